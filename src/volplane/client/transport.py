@@ -1,0 +1,120 @@
+"""What a client needs of an API server: the typed verbs, whoever carries them.
+
+Two carriers exist: `client.https.Https` (any Kubernetes API server) and the API server's own in-process one. A transport carries
+one user. It sends and returns objects as they are: no retries, no caches. Errors are `api.errors`, a lost connection included
+(`Unavailable`), so that callers know one tree. The subtle thing: a patch or an object handed in is shared, never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from volplane.api.meta import DeleteOptions
+from volplane.api.object import Resource
+
+T = TypeVar("T", bound=Resource)
+
+
+class PatchStyle(StrEnum):
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class ChangeType(StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+class Change(NamedTuple, Generic[T]):
+    """One watch event. DELETED carries the last state under the delete's revision; BOOKMARK carries no object."""
+
+    type: ChangeType
+    object: T | None
+    revision: int
+
+
+class Page(NamedTuple, Generic[T]):
+    items: Sequence[T]
+    revision: int
+    token: str = ""  # `continue` of the next page, "" at the end
+
+
+Patch = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+Watching = AbstractAsyncContextManager[AsyncIterator[Sequence[Change[T]]]]
+
+
+class Transport(Protocol):
+    async def get(self, type: type[T], name: str, namespace: str = "") -> T: ...
+
+    async def list(
+        self,
+        type: type[T],
+        namespace: str = "",  # "" is all namespaces
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        token: str = "",
+        revision: str = "",  # resourceVersion of the request: "" newest, "0" any, "N" not older than
+    ) -> Page[T]: ...
+
+    async def create(
+        self,
+        obj: T,
+        namespace: str = "",  # "" takes the object's own
+        *,
+        name: str = "",
+        subresource: str = "",  # with `of` and `name`: POST to <of>/<name>/<subresource>, e.g. a Binding to pods
+        of: type[Resource] | None = None,
+    ) -> T:
+        """The object as stored; where the server answers a bare Status (binding, eviction), the object sent."""
+        ...
+
+    async def update(self, obj: T, *, subresource: str = "") -> T:
+        """PUT; a resourceVersion in the object's metadata is a precondition."""
+        ...
+
+    async def patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str,
+        patch: Patch,
+        style: PatchStyle,
+        *,
+        subresource: str = "",
+        manager: str = "",  # fieldManager; required with APPLY
+        force: bool = False,
+    ) -> T: ...
+
+    async def delete(
+        self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
+    ) -> T | None:
+        """The object that is still there (finalizers, grace), or None when it is gone."""
+        ...
+
+    def watch(
+        self,
+        type: type[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        revision: int = 0,  # events after it; 0: ADDED for what exists, then live
+        seconds: int = 0,  # timeoutSeconds; 0: the server's choice
+    ) -> Watching[T]:
+        """`async with watch(…) as batches: async for batch in batches`: changes in revision order, bookmarks included.
+
+        What is ready comes as one batch, never empty. The iteration ends when the server ends the watch; a revision that
+        is no longer kept raises `Expired` (on entering or from the iteration), a lost connection raises `Unavailable`.
+        """
+        ...
+
+    async def close(self) -> None: ...

@@ -2,8 +2,8 @@
 
 Two carriers exist: `client.https.Https` (any Kubernetes API server) and the API server's own in-process one.
 A transport carries one user. It sends and returns objects as they are: no retries, no caches. Errors are
-`api.errors`, a lost connection included (`Unavailable`), so that callers know one tree. The subtle thing: a patch
-or an object handed in is shared, never changed.
+`api.errors`, a lost connection included (`Unavailable`), so that callers know one tree. The subtle thing:
+a patch or an object handed in is shared, never changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChangeType(StrEnum):
 
 
 class Change(NamedTuple, Generic[T]):
-    """One watch event. DELETED carries the last state, under the delete's revision; BOOKMARK has no object."""
+    """A watch event. DELETED carries the last state under the delete's revision, BOOKMARK no object."""
 
     type: ChangeType
     object: T | None
@@ -72,7 +72,7 @@ class Transport(Protocol):
         namespace: str = "",  # "" takes the object's own
         *,
         name: str = "",
-        subresource: str = "",  # with `of` and `name`: POST to <of>/<name>/<subresource>, as a Binding to pods
+        subresource: str = "",  # with `of` and `name`: POST to <of>/<name>/<subresource>
         of: type[Resource] | None = None,
     ) -> T:
         """The object as stored; where the server answers a bare Status (binding, eviction), what was sent."""
@@ -111,11 +111,11 @@ class Transport(Protocol):
         revision: int = 0,  # events after it; 0: ADDED for what exists, then live
         seconds: int = 0,  # timeoutSeconds; 0: the server's choice
     ) -> Watching[T]:
-        """`async with watch(…) as batches: async for batch in batches`: in revision order, bookmarks included.
+        """`async with watch(…) as batches: async for batch in batches`: in revision order, with bookmarks.
 
-        What is ready comes as one batch, never empty. The iteration ends when the server ends the watch; a
-        revision that is no longer kept raises `Expired` (on entering or from the iteration), a lost connection
-        raises `Unavailable`.
+        What is ready comes as one batch, never empty. The iteration ends when the server ends the watch. A
+        revision that is no longer kept raises `Expired` (on entering or from the iteration), a lost
+        connection raises `Unavailable`.
         """
         ...
 

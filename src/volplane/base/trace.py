@@ -1,0 +1,72 @@
+"""The journey's raw material: who did which step for which object, and how long it took.
+
+Spans go into one bounded ring for the whole process, newest kept, so that tracing is always on and never grows. A span
+is recorded when it ends; `spans()` gives them in the order in which they began.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+
+from msgspec import Struct
+
+CAPACITY = 32_768
+
+
+class Span(Struct, frozen=True):
+    component: str
+    step: str
+    subject: str  # "pvc/default/my-app-pvc", "pv/<name>", "pod/default/x", "va/<name>"
+    start: int  # time.monotonic_ns
+    end: int
+    attrs: Mapping[str, object] = {}
+    error: str = ""
+
+
+_ring: deque[Span] = deque(maxlen=CAPACITY)
+
+
+class span:
+    """`with span("attacher", "ControllerPublishVolume", "va/x"):`; `async with` does the same."""
+
+    __slots__ = ("attrs", "component", "start", "step", "subject")
+
+    def __init__(self, component: str, step: str, subject: str, **attrs: object) -> None:
+        self.component, self.step, self.subject, self.attrs = component, step, subject, attrs
+        self.start = 0
+
+    def __enter__(self) -> span:
+        self.start = time.monotonic_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        text = "" if error is None else f"{type(error).__name__}: {error}"
+        end = time.monotonic_ns()
+        _ring.append(Span(self.component, self.step, self.subject, self.start, end, self.attrs, text))
+
+    async def __aenter__(self) -> span:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, where)
+
+
+def mark(component: str, step: str, subject: str, **attrs: object) -> None:
+    """A step without a length."""
+    now = time.monotonic_ns()
+    _ring.append(Span(component, step, subject, now, now, attrs))
+
+
+def spans(subject_prefix: str = "") -> list[Span]:
+    return sorted((s for s in _ring if s.subject.startswith(subject_prefix)), key=lambda s: s.start)
+
+
+def clear() -> None:
+    _ring.clear()

@@ -1,0 +1,36 @@
+"""A process dies exactly where it was told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+from volplane.base import failpoint
+for _ in range(3):
+    failpoint.hit("write:create:pods:before")
+    failpoint.hit("write:create:pods:after")
+"""
+
+
+def run(**environment: str) -> int:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("VOLPLANE_FAILPOINT")}
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=clean | environment, check=False).returncode
+
+
+def test_without_the_variable_nothing_happens() -> None:
+    assert run() == 0
+
+
+def test_the_process_is_killed_at_the_named_hit(tmp_path: Path) -> None:
+    passed = tmp_path / "log"
+    code = run(VOLPLANE_FAILPOINT="write:create:pods:after#2", VOLPLANE_FAILPOINT_LOG=str(passed))
+    assert code == -signal.SIGKILL
+    assert passed.read_text().splitlines() == ["write:create:pods:before", "write:create:pods:after"] * 2
+
+
+def test_another_name_kills_nobody() -> None:
+    assert run(VOLPLANE_FAILPOINT="write:create:pods") == 0

@@ -1,0 +1,93 @@
+"""One format, and the context decides where the line goes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from volplane.base import log
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root, own = logging.getLogger(), logging.getLogger("volplane")
+    handlers, levels = list(root.handlers), (root.level, own.level)
+    out = io.StringIO()
+    log.setup("info", out)
+    yield out
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    own.setLevel(levels[1])
+
+
+def test_a_line_tells_time_level_component_text_and_values(stream: io.StringIO) -> None:
+    logging.getLogger("volplane.sidecars.attacher.controller").info(
+        "attached %s", "v1", extra={"node": "worker-1"}
+    )
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z INFO  attacher: attached v1 node=worker-1\n",
+        stream.getvalue(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("logger", "component"),
+    [
+        ("volplane.scheduler.plan", "scheduler"),
+        ("volplane.controllers.binder", "binder"),
+        ("volplane.drivers.ebs.node", "ebs"),
+        ("asyncio", "asyncio"),
+    ],
+)
+def test_the_component_is_the_room(logger: str, component: str) -> None:
+    assert log.component(logger) == component
+
+
+def test_values_with_spaces_are_quoted(stream: io.StringIO) -> None:
+    logging.getLogger("volplane.node").warning("x", extra={"why": "not yet"})
+    assert stream.getvalue().endswith("node: x why='not yet'\n")
+
+
+def test_below_the_level_nothing_is_written_and_libraries_only_warn(stream: io.StringIO) -> None:
+    logging.getLogger("volplane.node").debug("quiet")
+    logging.getLogger("some.library").info("quiet")
+    assert stream.getvalue() == ""
+
+
+def test_setup_again_replaces_the_handler(stream: io.StringIO) -> None:
+    second = io.StringIO()
+    log.setup("info", second)
+    logging.getLogger("volplane.node").info("once")
+    assert stream.getvalue() == ""
+    assert second.getvalue().count("once") == 1
+
+
+def test_an_exception_comes_with_its_traceback(stream: io.StringIO) -> None:
+    try:
+        raise OSError("disk on fire")
+    except OSError:
+        logging.getLogger("volplane.node").exception("failed")
+    assert "OSError: disk on fire" in stream.getvalue()
+
+
+async def test_a_task_with_a_sink_keeps_its_lines_to_itself(stream: io.StringIO) -> None:
+    own: list[str] = []
+
+    async def container() -> None:
+        log.sink.set(own.append)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(below())
+
+    async def below() -> None:
+        logging.getLogger("volplane.csi.client").info("mine")
+
+    await asyncio.create_task(container())
+    logging.getLogger("volplane.node").info("theirs")
+    assert [line.split(": ", 1)[1] for line in own] == ["mine"]
+    assert "mine" not in stream.getvalue()
+    assert "theirs" in stream.getvalue()

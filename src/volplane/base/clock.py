@@ -1,6 +1,7 @@
 """Time as the running loop tells it.
 
-Under the virtual loop the wall clock follows the loop's time too, so that stamps on objects and timers agree.
+Under the virtual loop the wall clock follows the loop's time too, so that stamps on objects and timers
+agree.
 """
 
 from __future__ import annotations

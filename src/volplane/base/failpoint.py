@@ -1,8 +1,8 @@
 """Die at a named place: crash tests choose the instruction instead of guessing a delay.
 
-`VOLPLANE_FAILPOINT=name` kills the process with SIGKILL when it reaches the name, `name#3` at the third time.
-`VOLPLANE_FAILPOINT_LOG=file` writes down every name that is passed, which is how a test learns them. Both are
-read once, at import; callers that would build a name in vain look at `armed` first.
+`VOLPLANE_FAILPOINT=name` kills the process with SIGKILL when it reaches the name, `name#3` at the third
+time. `VOLPLANE_FAILPOINT_LOG=file` writes down every name that is passed, which is how a test learns them.
+Both are read once, at import; callers that would build a name in vain look at `armed` first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _hit(name: str) -> None:
 
 
 def _append(name: str) -> None:
-    # One write on O_APPEND: lines of several processes do not mix, and none is lost when the next step kills us.
+    # One write on O_APPEND: lines of several processes do not mix, and none is lost when we are killed next.
     descriptor = os.open(_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, f"{name}\n".encode())

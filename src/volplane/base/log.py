@@ -1,7 +1,8 @@
 """One line per record, in one format, to the process's log or to whoever owns the current context.
 
-The sink is a context variable: a sidecar that runs as a coroutine of the node sets it once in its own task, and every
-line written below that task, by any room, lands in that container's log as if it were a process of its own.
+The sink is a context variable: a sidecar that runs as a coroutine of the node sets it once in its own task,
+and every line written below that task, by any room, lands in that container's log as if it were its own
+process.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from volplane.base import clock
 sink: ContextVar[Callable[[str], None] | None] = ContextVar("volplane_log_sink", default=None)
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-_HOUSES = frozenset(
-    {"controllers", "sidecars", "drivers"}
-)  # rooms that only hold rooms: the inner name says more
+_HOUSES = frozenset({"controllers", "sidecars", "drivers"})  # they only hold rooms: the inner name says more
 
 
 class Formatter(logging.Formatter):
@@ -27,7 +26,8 @@ class Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         pairs = "".join(f" {k}={_value(v)}" for k, v in record.__dict__.items() if k not in _PLAIN)
-        line = f"{clock.microstamp()} {record.levelname:<5} {component(record.name)}: {record.getMessage()}{pairs}"
+        head = f"{clock.microstamp()} {record.levelname:<5} {component(record.name)}:"
+        line = f"{head} {record.getMessage()}{pairs}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
         return line

@@ -1,7 +1,7 @@
 """Unix socket paths end at 107 bytes; a node's root in a deep directory is longer.
 
-A long path is opened through a descriptor of its directory. The short name is only good while the context lasts and
-only in this process.
+A long path is opened through a descriptor of its directory. The short name is only good while the context
+lasts and only in this process.
 """
 
 from __future__ import annotations

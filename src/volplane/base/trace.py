@@ -1,7 +1,7 @@
 """The journey's raw material: who did which step for which object, and how long it took.
 
-Spans go into one bounded ring for the whole process, newest kept, so that tracing is always on and never grows. A span
-is recorded when it ends; `spans()` gives them in the order in which they began.
+Spans go into one bounded ring for the whole process, newest kept, so that tracing is always on and never
+grows. A span is recorded when it ends; `spans()` gives them in the order in which they began.
 """
 
 from __future__ import annotations

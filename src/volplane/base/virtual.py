@@ -1,7 +1,8 @@
 """A loop whose time jumps: six minutes of grace pass at once when nobody has anything to do.
 
-Only idle time is skipped. Work that really goes on elsewhere (an executor's thread, bytes on their way through a
-socket) is waited for, and the clock stands still meanwhile, so that a timeout never fires because a disk was slow.
+Only idle time is skipped. Work that really goes on elsewhere (an executor's thread, bytes on their way
+through a socket) is waited for while the clock stands still, so that no timeout fires because a disk was
+slow.
 """
 
 from __future__ import annotations

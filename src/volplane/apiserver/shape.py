@@ -1,0 +1,145 @@
+"""How the verbs take hold of an object: a frozen Struct for built-in kinds, plain data for custom resources.
+
+The verbs are written once over this; which of the two a kind uses is decided when it is registered. The stored form is the same JSON
+for both (no kind, no apiVersion, no resourceVersion), so bytes pass through without either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from volplane.api import codec
+from volplane.api.kinds import Kind
+from volplane.api.meta import ObjectMeta, Resource
+
+O = TypeVar("O")  # noqa: E741
+Plain = dict[str, Any]
+
+
+class Shape(Protocol[O]):
+    def load(self, value: bytes, revision: int) -> O: ...
+
+    def stored(self, obj: O) -> bytes: ...
+
+    def wire(self, value: bytes, revision: int) -> bytes:
+        """The stored bytes as a client reads them."""
+        ...
+
+    def metadata(self, obj: O) -> ObjectMeta: ...
+
+    def with_metadata(self, obj: O, metadata: ObjectMeta) -> O: ...
+
+    def without_status(self, obj: O) -> O: ...
+
+    def with_status_of(self, obj: O, other: O) -> O: ...
+
+    def only_status_of(self, new: O, old: O, *, metadata: bool) -> O:
+        """`old` with the status of `new`, and its metadata too where /status may write that."""
+        ...
+
+    def differs(self, old: O, new: O, *, except_for: Iterable[str]) -> bool:
+        """Do the two differ in any top-level field but these (wire names)?"""
+        ...
+
+
+class StructShape:
+    """Built-in kinds."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.type: type[Resource] = kind.type
+        fields = {f.encode_name: f for f in structs.fields(self.type)}
+        self._attributes = {name: f.name for name, f in fields.items()}
+        self._status = _default(fields["status"]) if "status" in fields else None
+
+    def load(self, value: bytes, revision: int) -> Any:
+        return codec.load(self.type, value, revision)
+
+    def stored(self, obj: Any) -> bytes:
+        return codec.stored(obj)
+
+    def wire(self, value: bytes, revision: int) -> bytes:
+        return codec.wire(self.kind, value, revision)
+
+    def metadata(self, obj: Any) -> ObjectMeta:
+        metadata: ObjectMeta = obj.metadata
+        return metadata
+
+    def with_metadata(self, obj: Any, metadata: ObjectMeta) -> Any:
+        return structs.replace(obj, metadata=metadata)
+
+    def without_status(self, obj: Any) -> Any:
+        return structs.replace(obj, status=self._status)
+
+    def with_status_of(self, obj: Any, other: Any) -> Any:
+        return structs.replace(obj, status=other.status)
+
+    def only_status_of(self, new: Any, old: Any, *, metadata: bool) -> Any:
+        kept = new.metadata if metadata else old.metadata
+        return structs.replace(old, status=new.status, metadata=kept)
+
+    def differs(self, old: Any, new: Any, *, except_for: Iterable[str]) -> bool:
+        left_out = set(except_for)
+        return any(
+            getattr(old, attribute) != getattr(new, attribute)
+            for name, attribute in self._attributes.items()
+            if name not in left_out
+        )
+
+
+def _default(info: structs.FieldInfo) -> Any:
+    return info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+
+
+class PlainShape:
+    """Custom resources: dicts, with the metadata typed on the way in and out (so it is pruned to what ObjectMeta knows)."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+    def load(self, value: bytes, revision: int) -> Plain:
+        obj: Plain = msgspec.json.decode(value)
+        obj["metadata"]["resourceVersion"] = str(revision)
+        return {"apiVersion": self.kind.api_version, "kind": self.kind.kind, **obj}
+
+    def stored(self, obj: Plain) -> bytes:
+        metadata = {k: v for k, v in obj.get("metadata", {}).items() if k != "resourceVersion"}
+        rest = {k: v for k, v in obj.items() if k not in ("apiVersion", "kind", "metadata")}
+        return msgspec.json.encode({"metadata": metadata, **rest})
+
+    def wire(self, value: bytes, revision: int) -> bytes:
+        return codec.wire(self.kind, value, revision)
+
+    def metadata(self, obj: Plain) -> ObjectMeta:
+        return msgspec.convert(obj.get("metadata") or {}, ObjectMeta)
+
+    def with_metadata(self, obj: Plain, metadata: ObjectMeta) -> Plain:
+        return {**obj, "metadata": msgspec.to_builtins(metadata)}
+
+    def without_status(self, obj: Plain) -> Plain:
+        return {k: v for k, v in obj.items() if k != "status"}
+
+    def with_status_of(self, obj: Plain, other: Plain) -> Plain:
+        kept = {"status": other["status"]} if "status" in other else {}
+        return {**self.without_status(obj), **kept}
+
+    def only_status_of(self, new: Plain, old: Plain, *, metadata: bool) -> Plain:
+        result = self.with_status_of(old, new)
+        return {**result, "metadata": new["metadata"]} if metadata else result
+
+    def differs(self, old: Plain, new: Plain, *, except_for: Iterable[str]) -> bool:
+        left_out = {"apiVersion", "kind", *except_for}
+        names = (old.keys() | new.keys()) - left_out
+        return any(old.get(name) != new.get(name) for name in names)
+
+
+def shape_of(kind: Kind) -> Any:
+    return (
+        StructShape(kind)
+        if isinstance(kind.type, type) and issubclass(kind.type, Resource)
+        else PlainShape(kind)
+    )

@@ -1,0 +1,141 @@
+"""What one kind adds to the generic verbs: defaults, admission, preparation, validation.
+
+The verbs run the hooks in this order and own everything that is alike for all kinds, so a strategy never does it again: object metadata
+(name, uid, timestamps, labels, owner references, finalizers), generation, preconditions, the namespace's existence, deletion, dry run.
+
+    create:  defaults → admit_create → prepare_create → validate_create → store
+    update:  defaults → admit_update → prepare_update (or prepare_status) → validate_update (or validate_status) → store
+    delete:  admit_delete → grace → store
+
+`strategies.of(kind)` gives the strategy of a kind; kinds without rules of their own get this base class. Objects are frozen: each hook
+returns the object to go on with. A refusal is an exception of `api.errors`; validation returns causes instead, so that all are told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct, field
+
+from volplane.api.errors import Cause
+from volplane.api.kinds import Kind
+from volplane.api.meta import Resource
+from volplane.apiserver.facts import Facts, facts_of
+from volplane.apiserver.shape import Shape, shape_of
+
+O = TypeVar("O")  # noqa: E741 - a Resource for built-in kinds, a dict for custom resources
+R = TypeVar("R", bound=Resource)
+
+
+class User(Struct, frozen=True):
+    """Who asks. `system:masters` among the groups may do everything."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = {}
+
+
+class Reader(Protocol):
+    """How admission looks at other objects: the newest committed state, decoded and shared, so never changed."""
+
+    async def get(self, type: type[R], name: str, namespace: str = "") -> R | None: ...
+
+    async def list(self, type: type[R], namespace: str = "") -> Sequence[R]: ...
+
+
+class Call(Struct):
+    """One request as the hooks see it."""
+
+    verb: str  # create, get, list, watch, update, patch, delete, deletecollection
+    kind: Kind
+    user: User
+    reader: Reader
+    now: datetime
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    dry_run: bool = False
+    manager: str = ""  # fieldManager, or what the User-Agent says
+    warnings: list[str] = field(default_factory=list)  # hooks append; each becomes a Warning header
+
+
+class Strategy(Generic[O]):
+    """The behaviour of a kind without rules of its own."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.facts: Facts = facts_of(kind)  # what section C of the contract says in tables: see facts.py
+        self.shape: Shape[O] = shape_of(kind)
+
+    # Defaults
+
+    def defaults(self, obj: O) -> O:
+        """Fill what the writer left out. Runs on create, update and patch, and must change nothing when run twice."""
+        return obj
+
+    # Admission: may read other objects, may refuse
+
+    async def admit_create(self, call: Call, obj: O) -> O:
+        return obj
+
+    async def admit_update(self, call: Call, old: O, new: O) -> O:
+        """Also for /status and other subresources that write this kind: `call.subresource` tells."""
+        return new
+
+    async def admit_delete(self, call: Call, obj: O) -> None:
+        return None
+
+    # Preparation: which parts of the writer's object count
+
+    def prepare_create(self, call: Call, obj: O) -> O:
+        """The initial status is the server's to write; a kind that starts in a phase sets it here."""
+        return self.shape.without_status(obj) if self.facts.status else obj
+
+    def prepare_update(self, call: Call, old: O, new: O) -> O:
+        """The main endpoint does not write status."""
+        return self.shape.with_status_of(new, old) if self.facts.status else new
+
+    def prepare_status(self, call: Call, old: O, new: O) -> O:
+        """/status writes status, and metadata unless `facts.status_metadata` is off."""
+        return self.shape.only_status_of(new, old, metadata=self.facts.status_metadata)
+
+    # Validation
+
+    def validate_name(self, name: str, *, prefix: bool = False) -> list[str]:
+        """What is wrong with this name, in the API's words; `prefix` for generateName."""
+        return self.facts.check_name(name, prefix)
+
+    def validate_create(self, call: Call, obj: O) -> list[Cause]:
+        return []
+
+    def validate_update(self, call: Call, old: O, new: O) -> list[Cause]:
+        return []
+
+    def validate_status(self, call: Call, old: O, new: O) -> list[Cause]:
+        return []
+
+    # Generation
+
+    def spec_changed(self, old: O, new: O) -> bool:
+        """Does this update count as a new generation? Only asked for kinds that count."""
+        return self.shape.differs(old, new, except_for=("metadata", "status"))
+
+    # Deletion
+
+    def grace(self, call: Call, obj: O, requested: int | None) -> int:
+        """Seconds the object stays after DELETE (0: removed at once, or as soon as its finalizers are gone)."""
+        return self.facts.grace(obj, requested) if self.facts.grace else 0
+
+    def mark_deleted(self, call: Call, obj: O) -> O:
+        """The object as it is stored when deletion begins but cannot end yet (a namespace becomes Terminating)."""
+        return obj
+
+    def may_vanish(self, obj: O) -> bool:
+        """May the object go once its finalizers are gone? A namespace also waits for its spec.finalizers."""
+        return True
+
+
+AnyStrategy = Strategy[Any]

@@ -13,8 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from volplane.api.meta import DeleteOptions
-from volplane.api.object import Resource
+from volplane.api.meta import DeleteOptions, Resource
 
 T = TypeVar("T", bound=Resource)
 

@@ -1,6 +1,7 @@
-"""What is known of each kind without running code: which writes it allows, what a delete answers, what can be selected.
+"""What is known of each kind without running code: the writes it allows, what a delete answers, its selectors.
 
-The tables follow the API's CRUD rules kind by kind; `Strategy.facts` holds the row of its kind. Custom resources have one row together.
+The tables follow the API's CRUD rules kind by kind; `Strategy.facts` holds the row of its kind. Custom resources
+have one row together.
 """
 
 from __future__ import annotations

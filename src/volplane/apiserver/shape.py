@@ -1,7 +1,7 @@
 """How the verbs take hold of an object: a frozen Struct for built-in kinds, plain data for custom resources.
 
-The verbs are written once over this; which of the two a kind uses is decided when it is registered. The stored form is the same JSON
-for both (no kind, no apiVersion, no resourceVersion), so bytes pass through without either.
+The verbs are written once over this; which of the two a kind uses is decided when it is registered. The stored
+form is the same JSON for both (no kind, no apiVersion, no resourceVersion), so bytes pass through without either.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _default(info: structs.FieldInfo) -> Any:
 
 
 class PlainShape:
-    """Custom resources: dicts, with the metadata typed on the way in and out (so it is pruned to what ObjectMeta knows)."""
+    """Custom resources: dicts, with the metadata typed on the way in and out (so pruned to what ObjectMeta knows)."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind

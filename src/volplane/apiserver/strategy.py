@@ -1,14 +1,16 @@
 """What one kind adds to the generic verbs: defaults, admission, preparation, validation.
 
-The verbs run the hooks in this order and own everything that is alike for all kinds, so a strategy never does it again: object metadata
-(name, uid, timestamps, labels, owner references, finalizers), generation, preconditions, the namespace's existence, deletion, dry run.
+The verbs run the hooks in this order and own everything that is alike for all kinds, so a strategy never does it
+again: object metadata (name, uid, timestamps, labels, owner references, finalizers), generation, preconditions, the
+namespace's existence, deletion, dry run.
 
     create:  defaults → admit_create → prepare_create → validate_create → store
-    update:  defaults → admit_update → prepare_update (or prepare_status) → validate_update (or validate_status) → store
+    update:  defaults → admit_update → prepare_update → validate_update → store   (/status: *_status)
     delete:  admit_delete → grace → store
 
-`strategies.of(kind)` gives the strategy of a kind; kinds without rules of their own get this base class. Objects are frozen: each hook
-returns the object to go on with. A refusal is an exception of `api.errors`; validation returns causes instead, so that all are told at once.
+`strategies.of(kind)` gives the strategy of a kind; kinds without rules of their own get this base class. Objects are
+frozen: each hook returns the object to go on with. A refusal is an exception of `api.errors`; validation returns
+causes instead, so that all are told at once.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class User(Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """How admission looks at other objects: the newest committed state, decoded and shared, so never changed."""
+    """How admission looks at other objects: the newest committed state, decoded and shared (never changed)."""
 
     async def get(self, type: type[R], name: str, namespace: str = "") -> R | None: ...
 
@@ -73,7 +75,7 @@ class Strategy(Generic[O]):
     # Defaults
 
     def defaults(self, obj: O) -> O:
-        """Fill what the writer left out. Runs on create, update and patch, and must change nothing when run twice."""
+        """Fill what the writer left out, on create, update and patch; changes nothing when run twice."""
         return obj
 
     # Admission: may read other objects, may refuse
@@ -126,11 +128,11 @@ class Strategy(Generic[O]):
     # Deletion
 
     def grace(self, call: Call, obj: O, requested: int | None) -> int:
-        """Seconds the object stays after DELETE (0: removed at once, or as soon as its finalizers are gone)."""
+        """Seconds the object stays after DELETE (0: gone at once, or as soon as its finalizers are)."""
         return self.facts.grace(obj, requested) if self.facts.grace else 0
 
     def mark_deleted(self, call: Call, obj: O) -> O:
-        """The object as it is stored when deletion begins but cannot end yet (a namespace becomes Terminating)."""
+        """The object as stored when deletion begins but cannot end yet (a namespace becomes Terminating)."""
         return obj
 
     def may_vanish(self, obj: O) -> bool:

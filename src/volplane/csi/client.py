@@ -1,0 +1,237 @@
+"""Calls to a driver over one reused gRPC channel.
+
+Failpoint, trace, log line and the translation of errors live in `Channel.call` and nowhere else. The subtle
+thing is the driver that restarts: gRPC would sit out its reconnect backoff and refuse calls meanwhile, so a
+link whose connection broke is replaced at once, and closed when its last call has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from volplane.base import failpoint, trace
+from volplane.base.sockets import short_path
+from volplane.csi import redact
+from volplane.csi.outcome import CallError, Code
+from volplane.csi.services import METHODS, Method
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT = 15.0
+LARGEST_MESSAGE = 64 << 20  # ListVolumes of a full cloud is larger than gRPC's 4 MiB
+SLACK = 1.0  # seconds past the deadline before we stop believing that gRPC keeps it
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    ("grpc.default_authority", "localhost"),  # gRPC would send the escaped path, which Go's HTTP/2 refuses
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),  # retrying is the caller's business: it knows what uncertain means
+    ("grpc.use_local_subchannel_pool", 1),  # else a new link inherits the broken one's backoff
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class Caller(Protocol):
+    """Who can make CSI calls: `Channel` over a socket, `sdk.Local` in memory."""
+
+    async def call(
+        self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT, subject: str = ""
+    ) -> Any: ...
+
+    async def ready(self, timeout: float | None = None) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _Link:
+    """One gRPC channel and the number of calls under way on it."""
+
+    def __init__(self, address: str) -> None:
+        self._stack = ExitStack()
+        path = socket_path(address)
+        # The directory's descriptor must live as long as gRPC may reconnect.
+        target = address if path is None else "unix:" + self._stack.enter_context(short_path(path))
+        self.channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        self._stubs: dict[str, Callable[..., Any]] = {}
+        self._calls = 0
+        self._retired = asyncio.Event()
+
+    def stub(self, method: Method) -> Callable[..., Any]:
+        found = self._stubs.get(method.name)
+        if found is None:
+            make = self.channel.unary_stream if method.streams else self.channel.unary_unary
+            found = self._stubs[method.name] = make(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.reply.FromString,
+            )
+        return found
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._retired.set()
+
+    @property
+    def broken(self) -> bool:
+        return self.channel.get_state() not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
+
+    async def retire(self) -> None:
+        """Close when the calls that are still on it have ended."""
+        while self._calls:
+            self._retired.clear()
+            await self._retired.wait()
+        await self.close()
+
+    async def close(self) -> None:
+        await self.channel.close()
+        self._stack.close()
+
+
+class Channel:
+    """`address` is a socket's path, `unix://…`, or whatever else gRPC understands."""
+
+    def __init__(self, address: str, *, component: str = "csi") -> None:
+        self.address, self.component = address, component
+        self._link: _Link | None = None
+        self._retiring: dict[asyncio.Task[None], _Link] = {}
+
+    async def call(
+        self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT, subject: str = ""
+    ) -> Any:
+        """The reply, or `CallError`. `subject` is what the journey shows the call under."""
+        spec = METHODS[method]
+        if failpoint.armed:
+            failpoint.hit(f"rpc:{method}:before")
+        with trace.span(self.component, method, subject or subject_of(request)):
+            reply = await self._call(spec, request, timeout)
+        if failpoint.armed:
+            failpoint.hit(f"rpc:{method}:after")
+        return reply
+
+    async def stream(
+        self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> AsyncIterator[Any]:
+        """The replies of a streaming call as they come."""
+        link = self._connect()
+        with link.call():
+            try:
+                async for reply in link.stub(METHODS[method])(request, timeout=timeout):
+                    yield reply
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    self._replace(link)
+                raise _translated(error) from None
+
+    async def _call(self, method: Method, request: Message, timeout: float) -> Any:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("GRPC call method=%s request=%s", method.path, redact.text(request))
+        try:
+            reply = await self._send(method, request, timeout)
+        except CallError as error:
+            log.debug("GRPC error method=%s error=%s", method.path, error)
+            raise
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("GRPC response method=%s response=%s", method.path, redact.text(reply))
+        return reply
+
+    async def _send(self, method: Method, request: Message, timeout: float) -> Any:
+        link = self._connect()
+        with link.call():
+            try:
+                async with asyncio.timeout(timeout + SLACK):
+                    return await link.stub(method)(request, timeout=timeout)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    self._replace(link)
+                raise _translated(error) from None
+            except TimeoutError:
+                raise CallError(Code.DEADLINE_EXCEEDED, "the call did not end at its deadline") from None
+
+    def _connect(self) -> _Link:
+        if self._link is None:
+            try:
+                self._link = _Link(self.address)
+            except OSError as error:  # a long path whose directory is not there yet
+                raise CallError(Code.UNAVAILABLE, f"{self.address}: {error.strerror}") from None
+        return self._link
+
+    def _replace(self, link: _Link) -> None:
+        # A driver may also answer UNAVAILABLE of its own will, over a connection that is fine.
+        if self._link is not link or not link.broken:
+            return
+        self._link = None
+        task = asyncio.ensure_future(link.retire())
+        self._retiring[task] = link
+        task.add_done_callback(lambda done: self._retiring.pop(done, None))
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Until the driver takes connections. Raises TimeoutError."""
+        path = socket_path(self.address)
+        async with asyncio.timeout(timeout):
+            if path is None:
+                await self._connect().channel.channel_ready()
+                return
+            delay = 0.005
+            while not await _accepts(path):
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 1.0)
+
+    async def close(self) -> None:
+        retiring = dict(self._retiring)
+        for task in retiring:
+            task.cancel()
+        await asyncio.gather(*retiring, return_exceptions=True)
+        link, self._link = self._link, None
+        for each in (*retiring.values(), *([link] if link else [])):
+            await each.close()
+
+    async def __aenter__(self) -> Channel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def socket_path(address: str) -> str | None:
+    """The path behind a Unix address, None for any other."""
+    if address.startswith("unix:"):
+        return address.removeprefix("unix:").removeprefix("//")
+    return address if "/" in address and "://" not in address else None
+
+
+def subject_of(request: Message) -> str:
+    for field in ("volume_id", "name", "snapshot_id", "source_volume_id"):
+        value = getattr(request, field, "")
+        if value:
+            return f"volume/{value}"
+    return ""
+
+
+def _translated(error: grpc.aio.AioRpcError) -> CallError:
+    return CallError(Code(error.code().value[0]), error.details() or "")
+
+
+async def _accepts(path: str) -> bool:
+    try:
+        with short_path(path) as short:
+            _, writer = await asyncio.open_unix_connection(short)
+    except OSError:
+        return False
+    writer.close()
+    return True

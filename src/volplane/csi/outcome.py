@@ -1,0 +1,103 @@
+"""What a failed call left behind: the only place where a gRPC code is judged.
+
+*Final* means: not running any more, nothing left behind, the caller may forget it. *Uncertain* means: it
+may be running or done; only the same call, or its opposite, brings certainty. *Busy* is uncertain too, and
+says why: the driver is at work on that volume. Provisioning and expansion read some codes differently, as
+their own functions below say.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+
+class Code(IntEnum):
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+    @property
+    def spoken(self) -> str:
+        """As Go prints it, which is how it appears in events and status messages."""
+        return _SPOKEN.get(self) or self.name.title().replace("_", "")
+
+
+_SPOKEN = {Code.OK: "OK", Code.CANCELLED: "Canceled"}
+
+
+class CallError(Exception):
+    """A call that did not end with OK; `str()` is the text that events and attachError carry."""
+
+    def __init__(self, code: Code, message: str = "") -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"rpc error: code = {self.code.spoken} desc = {self.message}"
+
+
+class Outcome(StrEnum):
+    FINAL = "final"
+    UNCERTAIN = "uncertain"
+    BUSY = "busy"
+
+    @property
+    def settled(self) -> bool:
+        return self is Outcome.FINAL
+
+
+_UNSETTLED = {
+    Code.CANCELLED: Outcome.UNCERTAIN,  # we stopped waiting; the driver may not have stopped working
+    Code.DEADLINE_EXCEEDED: Outcome.UNCERTAIN,  # likewise
+    Code.RESOURCE_EXHAUSTED: Outcome.UNCERTAIN,  # may be gRPC's own, on the way back
+    Code.UNAVAILABLE: Outcome.UNCERTAIN,  # the connection broke; before or after the work, nobody knows
+    Code.ABORTED: Outcome.BUSY,  # another call for this volume is running, and its outcome is open
+}
+_BACKGROUND = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
+_INFEASIBLE = frozenset({Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND})
+
+
+def classify(error: BaseException) -> Outcome:
+    """For publish, stage, expand, modify and snapshots. An error that is no gRPC status is uncertain."""
+    if isinstance(error, CallError):
+        return _UNSETTLED.get(error.code, Outcome.FINAL)
+    return Outcome.UNCERTAIN
+
+
+class Provisioning(StrEnum):
+    FINAL = "final"  # no volume was left behind
+    INFEASIBLE = "infeasible"  # the arguments can never work; trying soon again is pointless
+    BACKGROUND = (
+        "background"  # a volume may exist or come to exist: repeat with the same arguments until it is known
+    )
+    EXHAUSTED = "exhausted"  # not here; final, and another node may do
+
+
+def classify_provisioning(error: BaseException) -> Provisioning:
+    """For CreateVolume, which the provisioner judges by its own table."""
+    if not isinstance(error, CallError) or error.code in _BACKGROUND:
+        return Provisioning.BACKGROUND
+    if error.code is Code.INVALID_ARGUMENT:
+        return Provisioning.INFEASIBLE
+    # The spec gives CreateVolume this code for "no capacity in that topology": here it is no broken call.
+    return Provisioning.EXHAUSTED if error.code is Code.RESOURCE_EXHAUSTED else Provisioning.FINAL
+
+
+def is_infeasible(error: BaseException) -> bool:
+    """For ControllerExpandVolume and NodeExpandVolume: this size will never be reached."""
+    return isinstance(error, CallError) and error.code in _INFEASIBLE

@@ -1,0 +1,47 @@
+"""Messages as log lines, without their secrets.
+
+A field is secret when the protocol marks it so (`csi_secret`), wherever in the message it stands.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from volplane.csi.proto import volume_pb2
+
+_secret: Any = volume_pb2.csi_secret  # the generated stub calls it a plain descriptor
+
+STRIPPED = "***stripped***"
+
+
+def text(message: Message) -> str:
+    """One line of JSON with the protocol's own field names."""
+    return json.dumps(_fields(message), separators=(",", ":"))
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return {field.name: _value(field, value) for field, value in message.ListFields()}
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:
+    if field.GetOptions().Extensions[_secret]:
+        return STRIPPED
+    if field.message_type is None:
+        return _scalar(field, value)
+    if field.message_type.GetOptions().map_entry:
+        return dict(value)
+    if field.message_type.file.package == "google.protobuf":
+        return MessageToDict(value)
+    return [_fields(item) for item in value] if field.is_repeated else _fields(value)
+
+
+def _scalar(field: FieldDescriptor, value: Any) -> Any:
+    if field.enum_type is not None and not field.is_repeated:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else value
+    return list(value) if field.is_repeated else value

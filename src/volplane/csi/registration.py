@@ -1,0 +1,96 @@
+"""Plugin registration v1: what the kubelet asks of a socket in `plugins_registry/`, and who answers.
+
+Whether and when to register is the node's decision; this is only the conversation. The registrar learns its
+fate by the kubelet's notification, so its end of the conversation is a future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.csi.client import Channel
+from volplane.csi.listen import Listener, Serve
+from volplane.csi.proto.registration_pb2 import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
+
+CSI_PLUGIN = "CSIPlugin"
+DIAL_TIMEOUT, INFO_TIMEOUT, NOTIFY_TIMEOUT = 10.0, 1.0, 5.0
+
+
+class Info(Struct, frozen=True):
+    type: str
+    name: str
+    endpoint: str  # where the driver itself listens; empty on the wire means the registration socket
+    versions: tuple[str, ...]
+
+
+async def ask(socket: str) -> Info:
+    """GetInfo. Raises `CallError`, or TimeoutError when nobody listens for ten seconds."""
+    async with Channel(socket, component="kubelet") as channel:
+        await channel.ready(DIAL_TIMEOUT)
+        info = await channel.call("GetInfo", InfoRequest(), timeout=INFO_TIMEOUT)
+    return Info(info.type, info.name, info.endpoint or socket, tuple(info.supported_versions))
+
+
+async def notify(socket: str, *, registered: bool, error: str = "") -> None:
+    async with Channel(socket, component="kubelet") as channel:
+        await channel.ready(DIAL_TIMEOUT)
+        status = RegistrationStatus(plugin_registered=registered, error=error)
+        await channel.call("NotifyRegistrationStatus", status, timeout=NOTIFY_TIMEOUT)
+
+
+class Notice(Struct, frozen=True):
+    registered: bool
+    error: str = ""
+
+
+class Registrar:
+    """Announces a driver on `<directory>/<name>-reg.sock` until closed."""
+
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        endpoint: str,
+        *,
+        versions: Sequence[str] = ("1.0.0",),
+        type: str = CSI_PLUGIN,
+    ) -> None:
+        self.path = os.path.join(directory, f"{name}-reg.sock")
+        self._info = PluginInfo(type=type, name=name, endpoint=endpoint, supported_versions=versions)
+        methods: dict[str, Serve] = {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notified}
+        self._listener = Listener(self.path, methods)
+        self._notices: asyncio.Queue[Notice] = asyncio.Queue()
+
+    async def start(self) -> None:
+        await self._listener.start()
+
+    async def notice(self) -> Notice:
+        """The kubelet's next verdict; there is another one after each of its restarts."""
+        return await self._notices.get()
+
+    async def close(self) -> None:
+        await self._listener.close()
+
+    async def _get_info(self, request: InfoRequest, context: Any) -> PluginInfo:
+        return self._info
+
+    async def _notified(self, request: RegistrationStatus, context: Any) -> RegistrationStatusResponse:
+        self._notices.put_nowait(Notice(request.plugin_registered, request.error))
+        return RegistrationStatusResponse()
+
+    async def __aenter__(self) -> Registrar:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

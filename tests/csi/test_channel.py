@@ -1,0 +1,140 @@
+"""Calls over real sockets: replies, errors, deadlines, restarts of the driver, long paths."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from volplane.base import trace
+from volplane.csi import v1
+from volplane.csi.client import Channel
+from volplane.csi.listen import Listener
+from volplane.csi.outcome import CallError, Code
+
+
+async def probe(request: v1.ProbeRequest, context: Any) -> v1.ProbeResponse:
+    return v1.ProbeResponse(ready={"value": True})
+
+
+async def refuse(request: Any, context: Any) -> Any:
+    await context.abort(grpc.StatusCode.NOT_FOUND, f"volume {request.volume_id} is not there")
+
+
+async def unavailable(request: Any, context: Any) -> Any:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "come back later")
+
+
+async def allocated(request: Any, context: Any) -> AsyncIterator[v1.GetMetadataAllocatedResponse]:
+    for size in (1, 2):
+        yield v1.GetMetadataAllocatedResponse(volume_capacity_bytes=size)
+
+
+async def test_a_call_is_answered_and_traced(tmp_path: Path) -> None:
+    path = str(tmp_path / "csi.sock")
+    trace.clear()
+    async with Listener(path, {"Probe": probe}), Channel(path, component="attacher") as channel:
+        await channel.ready(5)
+        reply = await channel.call("Probe", v1.ProbeRequest(), subject="va/x")
+        assert reply.ready.value
+    assert [(s.component, s.step) for s in trace.spans("va/x")] == [("attacher", "Probe")]
+
+
+async def test_the_socket_is_ours_alone_and_goes_with_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "csi.sock"
+    async with Listener(str(path), {"Probe": probe}):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert [p.name for p in path.parent.iterdir()] == ["csi.sock"]
+    assert list(path.parent.iterdir()) == []
+
+
+async def test_errors_carry_code_and_text(tmp_path: Path) -> None:
+    path = str(tmp_path / "csi.sock")
+    async with Listener(path, {"DeleteVolume": refuse}), Channel(path) as channel:
+        with pytest.raises(CallError, match="volume vol-1 is not there") as caught:
+            await channel.call("DeleteVolume", v1.DeleteVolumeRequest(volume_id="vol-1"))
+        assert caught.value.code is Code.NOT_FOUND
+        with pytest.raises(CallError) as caught:
+            await channel.call("NodeGetInfo", v1.NodeGetInfoRequest())
+        assert caught.value.code is Code.UNIMPLEMENTED
+
+
+async def test_a_slow_driver_meets_the_deadline(tmp_path: Path) -> None:
+    async def sleepy(request: Any, context: Any) -> v1.ProbeResponse:
+        await asyncio.sleep(60)
+        return v1.ProbeResponse()
+
+    path = str(tmp_path / "csi.sock")
+    async with Listener(path, {"Probe": sleepy}), Channel(path) as channel:
+        with pytest.raises(CallError) as caught:
+            await channel.call("Probe", v1.ProbeRequest(), timeout=0.05)
+        assert caught.value.code is Code.DEADLINE_EXCEEDED
+
+
+async def test_a_restarted_driver_is_found_at_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "csi.sock")
+    async with Channel(path) as channel:
+        for _ in range(3):
+            async with Listener(path, {"Probe": probe}):
+                await channel.call("Probe", v1.ProbeRequest())
+            for _ in range(3):
+                with pytest.raises(CallError) as caught:
+                    await channel.call("Probe", v1.ProbeRequest())
+                assert caught.value.code is Code.UNAVAILABLE
+
+
+async def test_an_unavailable_of_the_drivers_own_keeps_the_connection(tmp_path: Path) -> None:
+    path = str(tmp_path / "csi.sock")
+    async with Listener(path, {"DeleteVolume": unavailable, "Probe": probe}), Channel(path) as channel:
+        await channel.call("Probe", v1.ProbeRequest())
+        link = channel._link
+        with pytest.raises(CallError, match="come back later"):
+            await channel.call("DeleteVolume", v1.DeleteVolumeRequest(volume_id="v"))
+        assert channel._link is link
+
+
+async def test_ready_waits_for_the_driver(tmp_path: Path) -> None:
+    path = str(tmp_path / "later" / "csi.sock")
+    async with Channel(path) as channel:
+        with pytest.raises(TimeoutError):
+            await channel.ready(0.02)
+        waiting = asyncio.ensure_future(channel.ready(10))
+        async with Listener(path, {"Probe": probe}):
+            await waiting
+            await channel.call("Probe", v1.ProbeRequest())
+
+
+async def test_a_path_longer_than_the_kernel_takes(tmp_path: Path) -> None:
+    path = str(tmp_path / ("x" * 80) / ("y" * 80) / "csi.sock")
+    async with Channel(path) as channel:
+        with pytest.raises(CallError) as caught:
+            await channel.call("Probe", v1.ProbeRequest())
+        assert caught.value.code is Code.UNAVAILABLE
+        async with Listener(path, {"Probe": probe}):
+            await channel.ready(5)
+            await channel.call("Probe", v1.ProbeRequest())
+
+
+async def test_an_old_server_does_not_take_the_new_ones_socket_away(tmp_path: Path) -> None:
+    path = str(tmp_path / "csi.sock")
+    old, new = Listener(path, {"Probe": probe}), Listener(path, {"Probe": probe})
+    await old.start()
+    await new.start()
+    await old.close()
+    async with Channel(path) as channel:
+        await channel.call("Probe", v1.ProbeRequest())
+    await new.close()
+
+
+async def test_streams(tmp_path: Path) -> None:
+    path = str(tmp_path / "csi.sock")
+    async with Listener(path, {"GetMetadataAllocated": allocated}), Channel(path) as channel:
+        request = v1.GetMetadataAllocatedRequest(snapshot_id="s")
+        sizes = [r.volume_capacity_bytes async for r in channel.stream("GetMetadataAllocated", request)]
+    assert sizes == [1, 2]

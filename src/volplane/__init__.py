@@ -1,0 +1,2 @@
+"""Volplane: the Kubernetes volume control plane without the cluster."""
+

@@ -1,0 +1,18 @@
+"""autoscaling/v1: Scale."""
+
+from volplane.api.meta import Resource
+from volplane.api.object import Object, kept
+
+
+class ScaleSpec(Object):
+    replicas: int = 0
+
+
+class ScaleStatus(Object):
+    replicas: int = kept(factory=int)
+    selector: str = ""
+
+
+class Scale(Resource):
+    spec: ScaleSpec = ScaleSpec()
+    status: ScaleStatus = ScaleStatus()

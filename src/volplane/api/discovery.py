@@ -1,0 +1,52 @@
+"""discovery.k8s.io/v1: EndpointSlice, as data."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from volplane.api.core import ObjectReference
+from volplane.api.meta import Resource
+from volplane.api.object import Object, kept, unique
+
+
+class EndpointConditions(Object):
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class ForZone(Object):
+    name: str = kept(factory=str)
+
+
+class ForNode(Object):
+    name: str = kept(factory=str)
+
+
+class EndpointHints(Object):
+    for_zones: tuple[ForZone, ...] = ()
+    for_nodes: tuple[ForNode, ...] = ()
+
+
+class Endpoint(Object):
+    addresses: Annotated[tuple[str, ...], unique] = kept(factory=tuple)
+    conditions: EndpointConditions = EndpointConditions()
+    hostname: str | None = None
+    target_ref: ObjectReference | None = None
+    deprecated_topology: Mapping[str, str] = {}
+    node_name: str | None = None
+    zone: str | None = None
+    hints: EndpointHints | None = None
+
+
+class EndpointPort(Object):
+    atomic: ClassVar[bool] = True
+    name: str | None = None
+    protocol: str | None = None
+    port: int | None = None
+    app_protocol: str | None = None
+
+
+class EndpointSlice(Resource):
+    address_type: str = kept(factory=str)
+    endpoints: tuple[Endpoint, ...] = kept(factory=tuple)
+    ports: tuple[EndpointPort, ...] = kept(factory=tuple)

@@ -1,0 +1,33 @@
+"""policy/v1: eviction and disruption budgets."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from volplane.api.meta import Condition, DeleteOptions, LabelSelector, Resource
+from volplane.api.object import IntOrString, Object, Time, kept, merge, replaced
+
+
+class PodDisruptionBudgetSpec(Object):
+    min_available: IntOrString | None = None
+    selector: Annotated[LabelSelector | None, replaced] = None
+    max_unavailable: IntOrString | None = None
+    unhealthy_pod_eviction_policy: str | None = None
+
+
+class PodDisruptionBudgetStatus(Object):
+    observed_generation: int = 0
+    disrupted_pods: Mapping[str, Time] = {}
+    disruptions_allowed: int = kept(factory=int)
+    current_healthy: int = kept(factory=int)
+    desired_healthy: int = kept(factory=int)
+    expected_pods: int = kept(factory=int)
+    conditions: Annotated[tuple[Condition, ...], merge("type")] = ()
+
+
+class PodDisruptionBudget(Resource):
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class Eviction(Resource):
+    delete_options: DeleteOptions | None = None

@@ -1,0 +1,111 @@
+"""Quantities: `1Gi`, `500m`, `1.5e3`. Exact arithmetic, and the canonical spelling that the server stores.
+
+Subtle: the suffix family is kept when a quantity is rewritten (`1024Mi` becomes `1Gi`, `1000M` becomes `1G`), a
+fraction moves to a smaller suffix (`0.5` becomes `500m`, `1.5Gi` becomes `1536Mi`), and nothing is finer than nano.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+_PATTERN = re.compile(r"^([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?$")
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_BY_POWER = {v: k for k, v in _DECIMAL.items()}
+_BY_BINARY = {v: k for k, v in _BINARY.items()} | {0: ""}
+
+MESSAGE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+
+
+class BadQuantity(ValueError):
+    """The text is not a quantity."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(MESSAGE)
+        self.text = text
+
+
+@lru_cache(maxsize=4096)
+def _read(text: str) -> tuple[Fraction, str]:
+    found = _PATTERN.match(text)
+    if found is None:
+        raise BadQuantity(text)
+    sign, digits, binary, decimal, exponent = found.groups()
+    number = Fraction(digits)
+    family = "decimal"
+    if binary:
+        number, family = number * 1024 ** _BINARY[binary], "binary"
+    elif decimal:
+        number *= Fraction(1000) ** _DECIMAL[decimal]
+    elif exponent is not None:
+        number, family = number * Fraction(10) ** int(exponent), "exponent"
+    return (-number if sign == "-" else number), family
+
+
+def parse(text: str | int | float) -> Fraction:
+    """The exact number. Raises BadQuantity."""
+    return _read(str(text))[0]
+
+
+def value(text: str | int | float) -> int:
+    """Whole units, rounded up: what CSI gets."""
+    number = parse(text)
+    return -(-number.numerator // number.denominator)
+
+
+def milli(text: str | int | float) -> int:
+    """Thousandths, rounded up: how CPU is counted."""
+    number = parse(text) * 1000
+    return -(-number.numerator // number.denominator)
+
+
+def from_bytes(count: int) -> str:
+    """A size as it comes back from a driver: binary suffix where it is exact."""
+    return _binary(count)
+
+
+def _binary(count: int) -> str:
+    power = 0
+    while count and count % 1024 == 0 and power < 6:
+        count, power = count // 1024, power + 1
+    return f"{count}{_BY_BINARY[power]}"
+
+
+def _decimal(number: Fraction) -> str:
+    power = 0
+    while number.denominator != 1 and power > -3:
+        number, power = number * 1000, power - 1
+    count = -(-number.numerator // number.denominator)  # nano is the floor; the rest is rounded up
+    while count and count % 1000 == 0 and power < 6:
+        count, power = count // 1000, power + 1
+    return f"{count}{_BY_POWER[power]}"
+
+
+def _exponent(number: Fraction) -> str:
+    power = 0
+    while number.denominator != 1 and power > -9:
+        number, power = number * 1000, power - 3
+    count = -(-number.numerator // number.denominator)
+    while count and count % 1000 == 0:
+        count, power = count // 1000, power + 3
+    return f"{count}e{power}" if power else str(count)
+
+
+@lru_cache(maxsize=4096)
+def _canonical(text: str) -> str:
+    number, family = _read(text)
+    if number == 0:
+        return "0"
+    if family == "exponent":
+        return _exponent(number)
+    # Binary needs a whole number of at least one Ki; what is smaller or broken is written in decimal.
+    if family == "binary" and number.denominator == 1 and abs(number) >= 1024:
+        return _binary(number.numerator)
+    return _decimal(number)
+
+
+def canonical(text: str | int | float) -> str:
+    """The one spelling of this amount in its suffix family."""
+    return _canonical(str(text))

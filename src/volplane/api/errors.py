@@ -227,8 +227,9 @@ def _with(details: dict[str, Any], causes: Iterable[Cause]) -> dict[str, Any]:
 _BY_REASON: dict[str, type[APIError]] = {
     c.reason: c
     for c in (
-        BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable, AlreadyExists, Conflict,
-        Expired, TooLarge, UnsupportedMediaType, Invalid, TooManyRequests, InternalError, Unavailable, Timeout,
+        BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable, AlreadyExists,
+        Conflict, Expired, TooLarge, UnsupportedMediaType, Invalid, TooManyRequests, InternalError,
+        Unavailable, Timeout,
     )
 }  # fmt: skip
 _BY_CODE = {c.code: c for c in reversed(_BY_REASON.values())}

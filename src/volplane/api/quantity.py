@@ -1,7 +1,7 @@
 """Quantities: `1Gi`, `500m`, `1.5e3`. Exact arithmetic, and the canonical spelling that the server stores.
 
-Subtle: the suffix family is kept when a quantity is rewritten (`1024Mi` becomes `1Gi`, `1000M` becomes `1G`), a
-fraction moves to a smaller suffix (`0.5` becomes `500m`, `1.5Gi` becomes `1536Mi`), and nothing is finer than nano.
+Subtle: the suffix family is kept when a quantity is rewritten (`1024Mi` becomes `1Gi`, `1000M` becomes `1G`),
+a fraction moves to a smaller suffix (`0.5` becomes `500m`), and nothing is finer than nano.
 """
 
 from __future__ import annotations

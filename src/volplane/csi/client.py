@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -103,13 +104,11 @@ class _Link:
         self._stack.close()
 
 
-class Channel:
-    """`address` is a socket's path, `unix://…`, or whatever else gRPC understands."""
+class Calls(ABC):
+    """What every way of calling has in common: failpoints, trace, log lines. `component` says who calls."""
 
-    def __init__(self, address: str, *, component: str = "csi") -> None:
-        self.address, self.component = address, component
-        self._link: _Link | None = None
-        self._retiring: dict[asyncio.Task[None], _Link] = {}
+    def __init__(self, component: str) -> None:
+        self.component = component
 
     async def call(
         self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT, subject: str = ""
@@ -119,10 +118,35 @@ class Channel:
         if failpoint.armed:
             failpoint.hit(f"rpc:{method}:before")
         with trace.span(self.component, method, subject or subject_of(request)):
-            reply = await self._call(spec, request, timeout)
+            reply = await self._logged(spec, request, timeout)
         if failpoint.armed:
             failpoint.hit(f"rpc:{method}:after")
         return reply
+
+    async def _logged(self, method: Method, request: Message, timeout: float) -> Any:
+        if not log.isEnabledFor(logging.DEBUG):
+            return await self._send(method, request, timeout)
+        log.debug("GRPC call method=%s request=%s", method.path, redact.text(request))
+        try:
+            reply = await self._send(method, request, timeout)
+        except CallError as error:
+            log.debug("GRPC error method=%s error=%s", method.path, error)
+            raise
+        log.debug("GRPC response method=%s response=%s", method.path, redact.text(reply))
+        return reply
+
+    @abstractmethod
+    async def _send(self, method: Method, request: Message, timeout: float) -> Any: ...
+
+
+class Channel(Calls):
+    """`address` is a socket's path, `unix://…`, or whatever else gRPC understands."""
+
+    def __init__(self, address: str, *, component: str = "csi") -> None:
+        super().__init__(component)
+        self.address = address
+        self._link: _Link | None = None
+        self._retiring: dict[asyncio.Task[None], _Link] = {}
 
     async def stream(
         self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT
@@ -137,18 +161,6 @@ class Channel:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     self._replace(link)
                 raise _translated(error) from None
-
-    async def _call(self, method: Method, request: Message, timeout: float) -> Any:
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("GRPC call method=%s request=%s", method.path, redact.text(request))
-        try:
-            reply = await self._send(method, request, timeout)
-        except CallError as error:
-            log.debug("GRPC error method=%s error=%s", method.path, error)
-            raise
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("GRPC response method=%s response=%s", method.path, redact.text(reply))
-        return reply
 
     async def _send(self, method: Method, request: Message, timeout: float) -> Any:
         link = self._connect()

@@ -1,6 +1,6 @@
 """The built-in kinds: where each lives, what it is called, and what may be done with it.
 
-Custom resources get a `Kind` of their own at run time (`type` is then None), so everything that serves or asks
+Custom resources get a `Kind` of their own at run time (`type` is then None), so whatever serves or asks
 for objects goes by `Kind`, never by Struct alone.
 """
 

@@ -1,7 +1,7 @@
-"""What is known of each kind without running code: the writes it allows, what a delete answers, its selectors.
+"""What is known of each kind without running code: allowed writes, answers to a delete, selectors.
 
-The tables follow the API's CRUD rules kind by kind; `Strategy.facts` holds the row of its kind. Custom resources
-have one row together.
+The tables follow the API's CRUD rules kind by kind; `Strategy.facts` holds the row of its kind. Custom
+resources have one row together.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from volplane.api import names
 from volplane.api.kinds import Kind
-from volplane.api.meta import Resource
+from volplane.apiserver import naming
+
+
+class Selectable(Struct, frozen=True):
+    """A value that field selectors may ask for."""
+
+    path: str  # in the object's JSON
+    absent: str = ""  # what it counts as where the object does not have it
 
 
 class Facts(Struct, frozen=True):
@@ -26,9 +32,9 @@ class Facts(Struct, frozen=True):
     )
     answers_deleted: bool = False  # DELETE answers the last object (else a Status)
     propagation: str = "Background"
-    fields: Mapping[str, str] = {}  # field selector → path in the object
+    fields: Mapping[str, Selectable] = {}
     legacy_fields: bool = False  # words its refusal of an unknown field selector in the old way
-    check_name: Callable[[str, bool], list[str]] = names.check_subdomain
+    check_name: Callable[[str, bool], list[str]] = naming.subdomain
     grace: Callable[[Any, int | None], int] | None = None
 
 
@@ -43,19 +49,22 @@ def pod_grace(pod: Any, requested: int | None) -> int:
 
 def facts_of(kind: Kind) -> Facts:
     resource = kind.resource
-    custom = not (isinstance(kind.type, type) and issubclass(kind.type, Resource))
-    selectable = dict(_FIELDS.get(resource, {}))
+    custom = kind.type is None
+    selectable = _FIELDS.get(resource, {})
     return Facts(
-        status="status" in kind.subresources,
+        status=kind.subresource("status") is not None,
         status_metadata=not custom and resource not in _STATUS_KEEPS_METADATA,
         unconditional_update=not custom and resource not in _UPDATE_NEEDS_REVISION,
         create_on_update=resource in _CREATE_ON_UPDATE,
         generation="counted" if custom or resource in _COUNTED else _LATE.get(resource, ""),
         answers_deleted=resource in _ANSWERS_DELETED,
         propagation=_PROPAGATION.get(resource, "Background"),
-        fields={"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace", **selectable},
+        fields={
+            label: Selectable(path, _ABSENT.get(label, ""))
+            for label, path in {**_ALWAYS, **selectable}.items()
+        },
         legacy_fields=bool(selectable),
-        check_name=_NAMES.get(resource, names.check_subdomain),
+        check_name=_NAMES.get(resource, naming.subdomain),
         grace=pod_grace if resource == "pods" else None,
     )
 
@@ -124,6 +133,8 @@ _ANSWERS_DELETED = frozenset(
 )
 _PROPAGATION = {"jobs.batch": "Orphan"}
 _REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_ALWAYS = {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace"}
+_ABSENT = {"spec.hostNetwork": "false", "spec.unschedulable": "false", "status.successful": "0"}
 _FIELDS: Mapping[str, Mapping[str, str]] = {
     "pods": {
         "spec.nodeName": "spec.nodeName",
@@ -158,7 +169,7 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
     "certificatesigningrequests.certificates.k8s.io": {"spec.signerName": "spec.signerName"},
 }
 _NAMES: Mapping[str, Callable[[str, bool], list[str]]] = {
-    "namespaces": names.check_label,
-    "services": names.check_label,
-    **{f"{plural}.rbac.authorization.k8s.io": names.check_path_segment for plural in _RBAC},
+    "namespaces": naming.label,
+    "services": naming.label,
+    **{f"{plural}.rbac.authorization.k8s.io": naming.path_segment for plural in _RBAC},
 }

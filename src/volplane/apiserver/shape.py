@@ -1,7 +1,8 @@
 """How the verbs take hold of an object: a frozen Struct for built-in kinds, plain data for custom resources.
 
-The verbs are written once over this; which of the two a kind uses is decided when it is registered. The stored
-form is the same JSON for both (no kind, no apiVersion, no resourceVersion), so bytes pass through without either.
+The verbs are written once over this; which of the two a kind uses is decided when it is registered. The
+stored form is the same JSON for both (no kind, no apiVersion, no resourceVersion), so bytes pass through
+without either.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from volplane.api.meta import ObjectMeta, Resource
 
 O = TypeVar("O")  # noqa: E741
 Plain = dict[str, Any]
+
+OPENING = b'{"metadata":{'  # what the stored form leaves out
 
 
 class Shape(Protocol[O]):
@@ -51,7 +54,9 @@ class StructShape:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
+        assert kind.type is not None
         self.type: type[Resource] = kind.type
+        self._head = _head(kind)
         fields = {f.encode_name: f for f in structs.fields(self.type)}
         self._attributes = {name: f.name for name, f in fields.items()}
         self._status = _default(fields["status"]) if "status" in fields else None
@@ -63,7 +68,7 @@ class StructShape:
         return codec.stored(obj)
 
     def wire(self, value: bytes, revision: int) -> bytes:
-        return codec.wire(self.kind, value, revision)
+        return b'%b"resourceVersion":"%d",%b' % (self._head, revision, value)
 
     def metadata(self, obj: Any) -> ObjectMeta:
         metadata: ObjectMeta = obj.metadata
@@ -91,25 +96,26 @@ class StructShape:
         )
 
 
+def _head(kind: Kind) -> bytes:
+    # Worked out once here: hashing a Kind for the codec's own cache costs more than the concatenation.
+    return codec.wire(kind, b"", 0).partition(b'"resourceVersion"')[0]
+
+
 def _default(info: structs.FieldInfo) -> Any:
     return info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
 
 
 class PlainShape:
-    """Custom resources: dicts, with the metadata typed on the way in and out (so pruned to what ObjectMeta knows)."""
+    """Custom resources: dicts. Their metadata is typed on the way, so pruned to what ObjectMeta knows."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
 
     def load(self, value: bytes, revision: int) -> Plain:
-        obj: Plain = msgspec.json.decode(value)
-        obj["metadata"]["resourceVersion"] = str(revision)
-        return {"apiVersion": self.kind.api_version, "kind": self.kind.kind, **obj}
+        return codec.load_custom(self.kind, value, revision)
 
     def stored(self, obj: Plain) -> bytes:
-        metadata = {k: v for k, v in obj.get("metadata", {}).items() if k != "resourceVersion"}
-        rest = {k: v for k, v in obj.items() if k not in ("apiVersion", "kind", "metadata")}
-        return msgspec.json.encode({"metadata": metadata, **rest})
+        return codec.stored_custom(obj)
 
     def wire(self, value: bytes, revision: int) -> bytes:
         return codec.wire(self.kind, value, revision)
@@ -138,8 +144,4 @@ class PlainShape:
 
 
 def shape_of(kind: Kind) -> Any:
-    return (
-        StructShape(kind)
-        if isinstance(kind.type, type) and issubclass(kind.type, Resource)
-        else PlainShape(kind)
-    )
+    return PlainShape(kind) if kind.type is None else StructShape(kind)

@@ -1,16 +1,16 @@
 """What one kind adds to the generic verbs: defaults, admission, preparation, validation.
 
-The verbs run the hooks in this order and own everything that is alike for all kinds, so a strategy never does it
-again: object metadata (name, uid, timestamps, labels, owner references, finalizers), generation, preconditions, the
-namespace's existence, deletion, dry run.
+The verbs run the hooks in this order and own everything that is alike for all kinds, so a strategy never
+does it again: object metadata (name, uid, timestamps, labels, owner references, finalizers), generation,
+preconditions, the namespace's existence, deletion, dry run.
 
     create:  defaults → admit_create → prepare_create → validate_create → store
     update:  defaults → admit_update → prepare_update → validate_update → store   (/status: *_status)
     delete:  admit_delete → grace → store
 
-`strategies.of(kind)` gives the strategy of a kind; kinds without rules of their own get this base class. Objects are
-frozen: each hook returns the object to go on with. A refusal is an exception of `api.errors`; validation returns
-causes instead, so that all are told at once.
+`strategies.of(kind)` gives the strategy of a kind; kinds without rules of their own get this base class.
+Objects are frozen: each hook returns the object to go on with. A refusal is an exception of `api.errors`;
+validation returns causes instead, so that all are told at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class User(Struct, frozen=True):
 
 
 class Reader(Protocol):
-    """How admission looks at other objects: the newest committed state, decoded and shared (never changed)."""
+    """How admission looks at other objects: the newest committed state, decoded and shared."""
 
     async def get(self, type: type[R], name: str, namespace: str = "") -> R | None: ...
 

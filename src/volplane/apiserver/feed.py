@@ -1,0 +1,118 @@
+"""Store events as watchers of one kind see them, worked out once for all of them.
+
+Each watcher reads the store's own stream (which keeps order, history and the drop of slow readers); what
+is expensive about an event (its line on the wire, the decoded object, the selectable values) is made on
+first use and shared by revision. The subtle thing: with a selector, an object that leaves the selection is
+told as DELETED in its old state under the new revision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volplane.apiserver.selection import Glance, Selection, Values
+from volplane.apiserver.shape import Shape
+from volplane.store import Event, Record
+
+REMEMBERED = 1024  # newest events and objects of a kind that stay worked out
+
+ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
+
+
+class Note:
+    """One event, shared by all watchers of its kind."""
+
+    __slots__ = ("_before", "_feed", "_gone", "_lines", "_now", "_object", "event")
+
+    def __init__(self, feed: Feed, event: Event) -> None:
+        self.event = event
+        self._feed = feed
+        self._lines: dict[str, bytes] = {}
+        self._object: Any = None
+        self._gone: Any = None
+        self._now: Values | None = None
+        self._before: Values | None = None
+
+    def type_for(self, selection: Selection) -> str:
+        """ADDED, MODIFIED or DELETED as this selection sees it, or "" when it sees nothing."""
+        event = self.event
+        if selection.everything:
+            return DELETED if event.record is None else MODIFIED if event.previous else ADDED
+        now = event.record is not None and selection.matches(self._values_now())
+        before = event.previous is not None and selection.matches(self._values_before())
+        if now:
+            return MODIFIED if before else ADDED
+        return DELETED if before else ""
+
+    def line(self, type: str) -> bytes:
+        """The event on the wire, newline included."""
+        line = self._lines.get(type)
+        if line is None:
+            body = self._feed.shape.wire(self._state(type).value, self.event.revision)
+            line = self._lines[type] = b'{"type":"%b","object":%b}\n' % (type.encode(), body)
+        return line
+
+    def body(self, type: str) -> bytes:
+        return self._feed.shape.wire(self._state(type).value, self.event.revision)
+
+    def object(self, type: str) -> Any:
+        """The decoded object: the new state, or for DELETED the old state under the new revision."""
+        if type == DELETED:
+            if self._gone is None:
+                self._gone = self._feed.shape.load(self._state(type).value, self.event.revision)
+            return self._gone
+        if self._object is None:
+            self._object = self._feed.object(self._state(type))
+        return self._object
+
+    def _state(self, type: str) -> Record:
+        state = self.event.previous if type == DELETED else self.event.record
+        assert state is not None
+        return state
+
+    def _values_now(self) -> Values:
+        if self._now is None:
+            assert self.event.record is not None
+            self._now = self._feed.glance.read(self.event.record.value)
+        return self._now
+
+    def _values_before(self) -> Values:
+        if self._before is None:
+            assert self.event.previous is not None
+            self._before = self._feed.glance.read(self.event.previous.value)
+        return self._before
+
+
+class Feed:
+    """The worked-out events and objects of one kind."""
+
+    def __init__(self, shape: Shape[Any], glance: Glance) -> None:
+        self.shape = shape
+        self.glance = glance
+        self._notes: dict[int, Note] = {}
+        self._objects: dict[int, Any] = {}
+
+    def note(self, event: Event) -> Note:
+        note = self._notes.get(event.revision)
+        if note is None:
+            note = self._notes[event.revision] = Note(self, event)
+            _forget_oldest(self._notes)
+        return note
+
+    def object(self, record: Record) -> Any:
+        """The decoded object of a record, shared: a revision names one state of one object."""
+        found = self._objects.get(record.revision)
+        if found is None:
+            found = self.shape.load(record.value, record.revision)
+            self.remember(record.revision, found)
+        return found
+
+    def remember(self, revision: int, obj: Any) -> None:
+        """A writer has just made this object: its readers need not decode it."""
+        self._objects[revision] = obj
+        _forget_oldest(self._objects)
+
+
+def _forget_oldest(memory: dict[int, Any]) -> None:
+    if len(memory) > REMEMBERED:
+        del memory[next(iter(memory))]

@@ -1,0 +1,78 @@
+"""The kinds that are served, looked up at run time: custom resources come and go while the server runs.
+
+An entry binds a kind to its strategy, its shape and its place in the store. `version` counts changes, so
+that discovery and OpenAPI know when what they have rendered is out of date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from volplane.api.kinds import Kind
+from volplane.api.meta import Resource
+from volplane.apiserver.feed import Feed
+from volplane.apiserver.selection import Glance
+from volplane.apiserver.shape import Shape
+from volplane.apiserver.strategy import AnyStrategy
+
+StrategyOf = Callable[[Kind], AnyStrategy]
+
+
+class Entry:
+    """One served resource."""
+
+    def __init__(self, kind: Kind, strategy: AnyStrategy) -> None:
+        self.kind = kind
+        self.strategy = strategy
+        self.facts = strategy.facts
+        self.shape: Shape[Any] = strategy.shape
+        self.resource = kind.resource
+        self.prefix = f"/registry/{kind.resource}/"
+        self.glance = Glance(self.facts.fields)
+        self.feed = Feed(self.shape, self.glance)
+        self.list_head = f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}","metadata":'.encode()
+
+    def scope(self, namespace: str) -> str:
+        """The keys of one namespace, or of all."""
+        return f"{self.prefix}{namespace}/" if namespace else self.prefix
+
+    def key(self, namespace: str, name: str) -> str:
+        return f"{self.prefix}{namespace}/{name}" if self.kind.namespaced else f"{self.prefix}{name}"
+
+
+class Registry:
+    def __init__(self, kinds: Iterable[Kind], strategy_of: StrategyOf) -> None:
+        self.version = 0
+        self._strategy_of = strategy_of
+        self._paths: dict[tuple[str, str, str], Entry] = {}
+        self._types: dict[type[Resource], Entry] = {}
+        for kind in kinds:
+            self.add(kind)
+
+    def add(self, kind: Kind, strategy: AnyStrategy | None = None) -> Entry:
+        entry = Entry(kind, strategy or self._strategy_of(kind))
+        self._paths[kind.group, kind.version, kind.plural] = entry
+        if kind.type is not None:
+            self._types[kind.type] = entry
+        self.version += 1
+        return entry
+
+    def remove(self, kind: Kind) -> None:
+        del self._paths[kind.group, kind.version, kind.plural]
+        if kind.type is not None:
+            del self._types[kind.type]
+        self.version += 1
+
+    def find(self, group: str, version: str, plural: str) -> Entry | None:
+        return self._paths.get((group, version, plural))
+
+    def of(self, type: type[Resource]) -> Entry:
+        """The entry of a built-in kind; a type that is not served is a mistake of the caller."""
+        return self._types[type]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._paths.values()))
+
+    def kinds(self) -> list[Kind]:
+        return [entry.kind for entry in self._paths.values()]

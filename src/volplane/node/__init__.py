@@ -1,0 +1,1 @@
+"""The kubelet role: pods, their volumes and their containers on one node."""

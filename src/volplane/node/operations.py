@@ -1,0 +1,89 @@
+"""Which operation on a volume may start: one at a time per key, and failed ones wait longer each time.
+
+A key is (volume, pod); an empty pod stands for every pod, so that a mount (volume, "") excludes all unmounts
+of that volume while unmounts of two pods run side by side. A failed operation keeps only its own kind
+waiting: when the pod is deleted, the unmount does not sit out the mount's backoff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from msgspec import Struct
+
+FIRST = 0.5
+LONGEST = 122.0  # two minutes and two seconds
+
+
+class Key(NamedTuple):
+    volume: str
+    pod: str = ""
+
+    def meets(self, other: Key) -> bool:
+        """An empty volume meets nothing, an empty pod meets every pod."""
+        if not self.volume or self.volume != other.volume:
+            return False
+        return not self.pod or not other.pod or self.pod == other.pod
+
+
+class Failed(Struct):
+    name: str  # of the operation: volume_mount, volume_unmount, …
+    error: str
+    delay: float
+    until: float
+
+
+class Operations:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._running: dict[str, dict[str, str]] = {}  # volume → pod → operation
+        self._failed: dict[str, dict[str, Failed]] = {}
+
+    def is_running(self, key: Key) -> bool:
+        return any(key.meets(Key(key.volume, pod)) for pod in self._running.get(key.volume, ()))
+
+    def delay(self, key: Key, name: str) -> float:
+        """Seconds until `name` may start again after its last failure; 0 when it may start now."""
+        failed = self.failure(key)
+        return max(0.0, failed.until - self._clock()) if failed and failed.name == name else 0.0
+
+    def failure(self, key: Key) -> Failed | None:
+        failed = self._failed.get(key.volume, {})
+        return next((failed[pod] for pod in failed if key.meets(Key(key.volume, pod))), None)
+
+    @contextmanager
+    def running(self, key: Key, name: str) -> Iterator[None]:
+        """Run one operation; an exception that leaves the block counts as its failure."""
+        assert not self.is_running(key), f"already executing: {key}"
+        running = self._running.setdefault(key.volume, {})
+        running[key.pod] = name
+        try:
+            yield
+        except Exception as error:
+            self._fail(key, name, str(error))
+            raise
+        else:
+            self._drop(key)
+        finally:
+            del running[key.pod]
+            if not running:
+                self._running.pop(key.volume, None)
+
+    def forget(self, volume: str) -> None:
+        self._failed.pop(volume, None)
+
+    def _fail(self, key: Key, name: str, error: str) -> None:
+        last = self.failure(key)
+        delay = min(last.delay * 2, LONGEST) if last and last.name == name else FIRST
+        self._drop(key)
+        failed = self._failed.setdefault(key.volume, {})
+        failed[key.pod] = Failed(name, error, delay, self._clock() + delay)
+
+    def _drop(self, key: Key) -> None:
+        failed = self._failed.get(key.volume, {})
+        for pod in [pod for pod in failed if key.meets(Key(key.volume, pod))]:
+            del failed[pod]
+        if not failed:
+            self._failed.pop(key.volume, None)

@@ -1,0 +1,148 @@
+"""What happens next to one volume on one node.
+
+Pure: the manager shows a `Volume` (who wants it, what is mounted, what the node's status says) and gets
+steps. It plans again after every outcome, so a plan holds only what may start now. Two orders are owed to the
+driver and to the disk: all pods leave before the device is unstaged, and nothing is staged before the API
+server has acknowledged `volumesInUse` and lists the volume in `volumesAttached`.
+
+The subtle thing is `settled`: after a restart the disk knows more than we do. Until the pods of this node are
+known and the disk has been read, nothing is ever taken down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+
+from volplane.rules.steps import UNTIL_CHANGED, Wait
+
+
+class State(StrEnum):
+    """Of a staged device, or of one pod's mount."""
+
+    ABSENT = "NotMounted"
+    MOUNTED = "Mounted"
+    UNCERTAIN = "Uncertain"  # a call may still be running, or its outcome was lost
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    FINAL = "final"  # refused, nothing is left behind
+    UNCERTAIN = "uncertain"  # may be running or done
+    TRANSIENT = "transient"  # never reached the driver; nothing changed
+
+
+class Volume(Struct, frozen=True):
+    """One volume on this node, as the manager sees it now."""
+
+    name: str
+    wanted: tuple[str, ...] = ()  # uids of the pods that want it, first come first served
+    pods: Mapping[str, State] = {}  # every pod with a mount record
+    stale: frozenset[str] = frozenset()  # mounted pods whose content must be published again
+    device: State = State.ABSENT
+    staged: bool = False  # this kind of volume has a device to stage
+    attachable: bool = False
+    one_pod: bool = False  # ReadWriteOncePod is its only access mode
+    reported: bool = False  # the API server has acknowledged it in volumesInUse
+    attached: bool = False  # node.status.volumesAttached lists it
+    settled: bool = True
+
+
+class Report(Struct, frozen=True):
+    """Write volumesInUse; the plan goes on when the API server has acknowledged it."""
+
+
+class Stage(Struct, frozen=True):
+    pod: str  # on whose behalf: it gets the events
+
+
+class Publish(Struct, frozen=True):
+    pod: str
+
+
+class Refuse(Struct, frozen=True):
+    """A mount that must fail without a call to the driver."""
+
+    pod: str
+    why: str
+
+
+class Unpublish(Struct, frozen=True):
+    pod: str
+
+
+class Unstage(Struct, frozen=True):
+    pass
+
+
+class Forget(Struct, frozen=True):
+    """Nothing is left of it: it leaves volumesInUse, and the controller may detach it."""
+
+
+Step = Report | Stage | Publish | Refuse | Unpublish | Unstage | Forget | Wait
+
+
+def plan(volume: Volume) -> Iterator[Step]:
+    # Unmounts first: a mount of the same volume never overlaps them.
+    leaving = [pod for pod in volume.pods if pod not in volume.wanted]
+    if leaving and not volume.settled:
+        yield Wait(UNTIL_CHANGED, "the pods of this node are not all known yet, so nothing is unmounted")
+    elif leaving:
+        yield from map(Unpublish, leaving)
+    if volume.wanted:
+        yield from _mount(volume, leaving)
+    elif not leaving and volume.settled:
+        yield Forget() if volume.device is State.ABSENT else Unstage()
+
+
+def _mount(volume: Volume, leaving: list[str]) -> Iterator[Step]:
+    todo = [
+        pod
+        for pod in volume.wanted
+        if volume.pods.get(pod, State.ABSENT) is not State.MOUNTED or pod in volume.stale
+    ]
+    if not todo:
+        return
+    if volume.attachable and not volume.reported:
+        yield Report()
+        return
+    if volume.attachable and not volume.attached:
+        yield Wait(UNTIL_CHANGED, "not attached yet: node.status.volumesAttached does not list it")
+        return
+    allowed, refused = _admit(volume, todo, leaving)
+    if allowed and volume.staged and volume.device is not State.MOUNTED:
+        yield Stage(allowed[0])
+    yield from map(Publish, allowed)
+    for pod in refused:
+        yield Refuse(pod, "volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+
+
+def _admit(volume: Volume, todo: list[str], leaving: list[str]) -> tuple[list[str], list[str]]:
+    """Of a ReadWriteOncePod volume only one pod may hold it, mounted or uncertain."""
+    if not volume.one_pod:
+        return todo, []
+    holder = next(iter(volume.pods), todo[0])
+    return [p for p in todo if p == holder and not leaving], [p for p in todo if p != holder]
+
+
+def after_mount(state: State, outcome: Outcome, *, reconstructed: bool) -> State:
+    """A stage or publish call came back: what is there now?"""
+    match outcome:
+        case Outcome.DONE:
+            return State.MOUNTED
+        case Outcome.UNCERTAIN:
+            # A failing republish changes nothing for a pod that runs on the earlier mount.
+            return State.MOUNTED if state is State.MOUNTED else State.UNCERTAIN
+        case Outcome.FINAL:
+            # What an earlier life mounted is still there, whatever this call was refused for.
+            undone = state is State.UNCERTAIN and not reconstructed
+            return State.ABSENT if undone else state
+        case Outcome.TRANSIENT:
+            return state
+
+
+def after_unmount(outcome: Outcome) -> State:
+    """Only OK proves that an unpublish or unstage has happened; any error is tried again."""
+    return State.ABSENT if outcome is Outcome.DONE else State.UNCERTAIN

@@ -1,0 +1,1 @@
+"""Pods on this node, from their first sight to the last of their directories."""

@@ -1,0 +1,70 @@
+"""What the node knows of a pod's containers: plain data between the runtimes, the plan and the status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from volplane.api.core import Container, Pod
+
+
+class Attempt(Struct, frozen=True):
+    """One run of a container; numbers count from zero, so that the number is the restart count."""
+
+    number: int
+    id: str  # with its scheme: process://…, task://…
+    running: bool = False
+    started_at: str = ""
+    finished_at: str = ""
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.running and self.exit_code == 0
+
+
+class Waiting(Struct, frozen=True):
+    reason: str
+    message: str = ""
+
+
+class Record(Struct, frozen=True):
+    """One container of a pod as of now."""
+
+    current: Attempt | None = None
+    previous: Attempt | None = None
+    waiting: Waiting | None = None  # why the next attempt has not started
+    ready: bool = False
+
+    @property
+    def running(self) -> bool:
+        return self.current is not None and self.current.running
+
+    @property
+    def finished(self) -> bool:
+        return self.current is not None and not self.current.running
+
+
+Records = Mapping[str, Record]
+NOTHING = Record()
+
+
+def is_sidecar(container: Container) -> bool:
+    """An init container that keeps running beside the others."""
+    return container.restart_policy == "Always"
+
+
+def init_containers(pod: Pod) -> tuple[Container, ...]:
+    """Those that must end before the pod's own containers start."""
+    return tuple(c for c in pod.spec.init_containers if not is_sidecar(c))
+
+
+def sidecars(pod: Pod) -> tuple[Container, ...]:
+    return tuple(c for c in pod.spec.init_containers if is_sidecar(c))
+
+
+def all_containers(pod: Pod) -> tuple[Container, ...]:
+    return (*pod.spec.init_containers, *pod.spec.containers)

@@ -1,0 +1,237 @@
+"""A pod's status as kubectl and the controllers expect it, made from the records. Pure.
+
+The attach/detach controller lets go of a deleted pod's volumes when no container status says running, so the
+statuses must never claim an end before it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api import quantity
+from volplane.api.core import (
+    Container,
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    HostIP,
+    Pod,
+    PodCondition,
+    PodIP,
+    PodStatus,
+    VolumeMountStatus,
+)
+from volplane.node.pods import plan
+from volplane.node.pods.records import NOTHING, Attempt, Record, Records, Waiting, is_sidecar
+
+CREATING = Waiting("ContainerCreating")
+INITIALIZING = Waiting("PodInitializing")
+
+
+class Facts(Struct, frozen=True):
+    """All that a pod's status is made of, beside the pod itself."""
+
+    records: Records = {}
+    started_at: str = ""
+    volumes_ready: bool = False
+    host_ip: str = ""
+    pod_ip: str = ""
+    ended: bool = False
+    reason: str = ""  # of a pod that was failed as a whole (DeadlineExceeded, …)
+    message: str = ""
+
+
+def pod_status(pod: Pod, facts: Facts, now: str) -> PodStatus:
+    phase = "Failed" if facts.reason else plan.phase(pod, facts.records, ended=facts.ended)
+    initialized = _initialized(pod, facts.records)
+    conditions = _conditions(pod, facts, phase, initialized, now)
+    return PodStatus(
+        observed_generation=pod.metadata.generation,
+        phase=phase,
+        conditions=conditions,
+        message=facts.message,
+        reason=facts.reason,
+        host_ip=facts.host_ip,
+        host_ips=(HostIP(facts.host_ip),) if facts.host_ip else (),
+        pod_ip=facts.pod_ip,
+        pod_ips=(PodIP(facts.pod_ip),) if facts.pod_ip else (),
+        start_time=facts.started_at or None,
+        init_container_statuses=tuple(
+            _container(c, facts.records.get(c.name, NOTHING), INITIALIZING, init=True)
+            for c in pod.spec.init_containers
+        ),
+        container_statuses=tuple(
+            _container(
+                c, facts.records.get(c.name, NOTHING), CREATING if initialized else INITIALIZING, init=False
+            )
+            for c in pod.spec.containers
+        ),
+        qos_class=pod.status.qos_class or qos_class(pod),
+    )
+
+
+# --- containers
+
+
+def _container(container: Container, record: Record, idle: Waiting, *, init: bool) -> ContainerStatus:
+    current = record.current
+    waiting = record.waiting or (idle if current is None else None)
+    last = current if waiting is not None else record.previous
+    done = init and not is_sidecar(container) and current is not None and current.succeeded
+    return ContainerStatus(
+        name=container.name,
+        state=_state(current, waiting),
+        last_state=ContainerState(terminated=_terminated(last))
+        if last and not last.running
+        else ContainerState(),
+        ready=record.ready or done,
+        restart_count=current.number if current else 0,
+        image=container.image,
+        image_id=container.image if current else "",
+        container_id=current.id if current else "",
+        started=record.running,
+        volume_mounts=tuple(
+            VolumeMountStatus(m.name, m.mount_path, m.read_only, "Disabled" if m.read_only else None)
+            for m in container.volume_mounts
+        ),
+    )
+
+
+def _state(current: Attempt | None, waiting: Waiting | None) -> ContainerState:
+    if waiting is not None:
+        return ContainerState(waiting=ContainerStateWaiting(waiting.reason, waiting.message))
+    assert current is not None
+    if current.running:
+        return ContainerState(running=ContainerStateRunning(current.started_at))
+    return ContainerState(terminated=_terminated(current))
+
+
+def _terminated(attempt: Attempt) -> ContainerStateTerminated:
+    return ContainerStateTerminated(
+        exit_code=attempt.exit_code,
+        reason=attempt.reason or ("Completed" if attempt.exit_code == 0 else "Error"),
+        message=attempt.message,
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
+        container_id=attempt.id,
+    )
+
+
+# --- conditions
+
+
+def _initialized(pod: Pod, records: Records) -> bool:
+    return not _incomplete(pod, records)
+
+
+def _incomplete(pod: Pod, records: Records) -> list[str]:
+    names = []
+    for container in pod.spec.init_containers:
+        record = records.get(container.name, NOTHING)
+        if is_sidecar(container):
+            done = record.running or record.finished
+        else:
+            done = record.current is not None and record.current.succeeded
+        if not done:
+            names.append(container.name)
+    return names
+
+
+def _conditions(pod: Pod, facts: Facts, phase: str, initialized: bool, now: str) -> tuple[PodCondition, ...]:
+    ready = _containers_ready(pod, facts.records, phase)
+    made = (
+        PodCondition("PodReadyToStartContainers", status=_truth(_has_room(pod, facts))),
+        _initialized_condition(pod, facts.records, phase),
+        _gated(pod, ready),
+        ready,
+        PodCondition("PodScheduled", status="True"),
+    )
+    return tuple(_dated(c, pod, now) for c in made)
+
+
+def _has_room(pod: Pod, facts: Facts) -> bool:
+    """Volumes and the place to run in are there; gone again once the pod has ended."""
+    if facts.ended or facts.reason:
+        return any(r.running for r in facts.records.values())
+    return facts.volumes_ready
+
+
+def _initialized_condition(pod: Pod, records: Records, phase: str) -> PodCondition:
+    incomplete = _incomplete(pod, records)
+    if phase == "Succeeded":
+        return PodCondition("Initialized", status="True", reason="PodCompleted")
+    if not incomplete:
+        return PodCondition("Initialized", status="True")
+    message = f"containers with incomplete status: {_names(incomplete)}"
+    return PodCondition("Initialized", status="False", reason="ContainersNotInitialized", message=message)
+
+
+def _containers_ready(pod: Pod, records: Records, phase: str) -> PodCondition:
+    reason = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
+    if reason:
+        return PodCondition("ContainersReady", status="False", reason=reason)
+    counted = (*(c for c in pod.spec.init_containers if is_sidecar(c)), *pod.spec.containers)
+    unready = [c.name for c in counted if not records.get(c.name, NOTHING).ready]
+    if not unready:
+        return PodCondition("ContainersReady", status="True")
+    message = f"containers with unready status: {_names(unready)}"
+    return PodCondition("ContainersReady", status="False", reason="ContainersNotReady", message=message)
+
+
+def _gated(pod: Pod, containers: PodCondition) -> PodCondition:
+    """Ready: the containers are, and every readiness gate is open."""
+    ready = msgspec.structs.replace(containers, type="Ready")
+    if containers.status != "True":
+        return ready
+    held = {c.type for c in pod.status.conditions if c.status == "True"}
+    closed = [g.condition_type for g in pod.spec.readiness_gates if g.condition_type not in held]
+    if not closed:
+        return ready
+    message = ", ".join(f'the status of pod readiness gate "{name}" is not "True"' for name in closed)
+    return PodCondition("Ready", status="False", reason="ReadinessGatesNotReady", message=message)
+
+
+def _dated(condition: PodCondition, pod: Pod, now: str) -> PodCondition:
+    old = next((c for c in pod.status.conditions if c.type == condition.type), None)
+    since = old.last_transition_time if old is not None and old.status == condition.status else now
+    return msgspec.structs.replace(
+        condition,
+        last_transition_time=since or now,
+        observed_generation=pod.metadata.generation,
+    )
+
+
+def _truth(value: bool) -> str:
+    return "True" if value else "False"
+
+
+def _names(names: Iterable[str]) -> str:
+    return "[" + " ".join(names) + "]"
+
+
+# --- quality of service
+
+
+def qos_class(pod: Pod) -> str:
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    if not any(_amounts(c.resources.requests) or _amounts(c.resources.limits) for c in containers):
+        return "BestEffort"
+    return "Guaranteed" if all(map(_is_guaranteed, containers)) else "Burstable"
+
+
+def _is_guaranteed(container: Container) -> bool:
+    limits, requests = container.resources.limits, container.resources.requests
+    return all(
+        name in limits and quantity.milli(requests.get(name, limits[name])) == quantity.milli(limits[name])
+        for name in ("cpu", "memory")
+    )
+
+
+def _amounts(resources: object) -> Sequence[str]:
+    assert isinstance(resources, dict)
+    return [name for name in ("cpu", "memory") if quantity.milli(resources.get(name, "0"))]

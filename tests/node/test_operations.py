@@ -1,0 +1,64 @@
+"""Which operation may start, and how long a failed one waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from volplane.node.operations import LONGEST, Key, Operations
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fail(operations: Operations, key: Key, name: str) -> None:
+    with pytest.raises(RuntimeError), operations.running(key, name):
+        raise RuntimeError("no")
+
+
+def test_a_mount_excludes_every_unmount_of_the_volume() -> None:
+    operations = Operations(Clock())
+    with operations.running(Key("v"), "volume_mount"):
+        assert operations.is_running(Key("v", "a"))
+        assert not operations.is_running(Key("w", "a"))
+    assert not operations.is_running(Key("v", "a"))
+
+
+def test_unmounts_of_two_pods_run_side_by_side() -> None:
+    operations = Operations(Clock())
+    with operations.running(Key("v", "a"), "volume_unmount"):
+        assert not operations.is_running(Key("v", "b"))
+        assert operations.is_running(Key("v"))
+
+
+def test_backoff_doubles_up_to_its_limit() -> None:
+    clock = Clock()
+    operations, delays = Operations(clock), []
+    for _ in range(10):
+        fail(operations, Key("v"), "volume_mount")
+        delays.append(operations.delay(Key("v"), "volume_mount"))
+        clock.now += delays[-1]
+        assert operations.delay(Key("v"), "volume_mount") == 0
+    assert delays == [0.5, 1, 2, 4, 8, 16, 32, 64, LONGEST, LONGEST]
+
+
+def test_another_operation_does_not_wait_and_resets_the_backoff() -> None:
+    operations = Operations(Clock())
+    fail(operations, Key("v"), "volume_mount")
+    fail(operations, Key("v"), "volume_mount")
+    assert operations.delay(Key("v", "a"), "volume_unmount") == 0
+    fail(operations, Key("v", "a"), "volume_unmount")
+    assert operations.delay(Key("v", "a"), "volume_unmount") == 0.5
+    assert operations.delay(Key("v"), "volume_mount") == 0
+
+
+def test_success_forgets_the_failure() -> None:
+    operations = Operations(Clock())
+    fail(operations, Key("v"), "volume_mount")
+    with operations.running(Key("v"), "volume_mount"):
+        pass
+    assert operations.failure(Key("v")) is None

@@ -1,0 +1,171 @@
+"""Restart policies, phases and statuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from volplane.api.core import Container, Pod, PodSpec, ResourceRequirements
+from volplane.api.meta import ObjectMeta
+from volplane.node.pods import plan
+from volplane.node.pods.plan import Backoff, Finished, Start, Watch
+from volplane.node.pods.records import Attempt, Record, Waiting
+from volplane.node.pods.status import Facts, pod_status, qos_class
+from volplane.rules.steps import Wait
+
+NOW = "2026-01-02T03:04:05Z"
+
+
+def ran(exit_code: int = 0, number: int = 0) -> Attempt:
+    return Attempt(number, f"process://u_c_{number}", exit_code=exit_code, started_at=NOW, finished_at=NOW)
+
+
+RUNNING = Attempt(0, "process://u_c_0", running=True, started_at=NOW)
+UP = Record(current=RUNNING, ready=True)
+
+STEPS = {
+    "a container that never ran starts": ("Always", None, 0.0, 0.0, Start(0)),
+    "a running one is watched": ("Always", RUNNING, 0.0, 0.0, Watch()),
+    "Always restarts a success at once": ("Always", ran(), 0.0, 0.0, Start(1)),
+    "OnFailure leaves a success": ("OnFailure", ran(), 0.0, 0.0, Finished(True)),
+    "OnFailure restarts a failure": ("OnFailure", ran(1), 0.0, 0.0, Start(1)),
+    "Never leaves a failure": ("Never", ran(1), 0.0, 0.0, Finished(False)),
+    "the second crash waits": (
+        "Always", ran(1, 1), 10.0, 4.0, Wait(6.0, "back-off 10s restarting failed container"),
+    ),
+    "the wait ends": ("Always", ran(1, 1), 10.0, 10.0, Start(2)),
+    "long waits are spelled as minutes": (
+        "Always", ran(1, 5), 160.0, 0.0, Wait(160.0, "back-off 2m40s restarting failed container"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "attempt", "delay", "ended_for", "step"), STEPS.values(), ids=STEPS)
+def test_next_step(
+    policy: str, attempt: Attempt | None, delay: float, ended_for: float, step: object
+) -> None:
+    assert plan.plan(policy, attempt, Backoff(delay), ended_for) == step
+
+
+def test_backoff_grows_and_is_forgiven() -> None:
+    delays, backoff = [], Backoff()
+    for _ in range(7):
+        backoff = backoff.after(1.0)
+        delays.append(backoff.delay)
+    assert delays == [10, 20, 40, 80, 160, 300, 300]
+    assert backoff.after(600.0).delay == 10
+
+
+def pod(
+    policy: str = "Always", *, init: tuple[Container, ...] = (), containers: tuple[str, ...] = ("c",)
+) -> Pod:
+    spec = PodSpec(
+        restart_policy=policy,
+        init_containers=init,
+        containers=tuple(Container(name=name, image="busybox") for name in containers),
+    )
+    return Pod(metadata=ObjectMeta(name="p", namespace="default", uid="u", generation=1), spec=spec)
+
+
+INIT = (Container(name="i"),)
+SIDECAR = (Container(name="s", restart_policy="Always"),)
+PHASES = {
+    "nothing yet": (pod(), {}, False, "Pending"),
+    "running": (pod(), {"c": UP}, False, "Running"),
+    "one of two": (pod(containers=("c", "d")), {"c": UP}, False, "Pending"),
+    "init runs": (pod(init=INIT), {"i": UP}, False, "Pending"),
+    "init failed for good": (pod("Never", init=INIT), {"i": Record(ran(1))}, False, "Failed"),
+    "init failed, again soon": (pod(init=INIT), {"i": Record(ran(1))}, False, "Pending"),
+    "init done": (pod(init=INIT), {"i": Record(ran()), "c": UP}, False, "Running"),
+    "succeeded": (pod("Never"), {"c": Record(ran())}, False, "Succeeded"),
+    "failed": (pod("Never"), {"c": Record(ran(3))}, False, "Failed"),
+    "failed, to be restarted": (pod("OnFailure"), {"c": Record(ran(3))}, False, "Running"),
+    "crash loop": (pod(), {"c": Record(ran(3), waiting=Waiting("CrashLoopBackOff"))}, False, "Running"),
+    "ended well": (pod(), {"c": Record(ran())}, True, "Succeeded"),
+    "killed": (pod(), {"c": Record(ran(137))}, True, "Failed"),
+    "ended with a sidecar still there": (pod(init=SIDECAR), {"c": Record(ran()), "s": UP}, True, "Running"),
+    "deleted before it began": (pod(), {}, True, "Pending"),
+}
+
+
+@pytest.mark.parametrize(("seen", "records", "ended", "phase"), PHASES.values(), ids=PHASES)
+def test_phase(seen: Pod, records: dict[str, Record], ended: bool, phase: str) -> None:
+    assert plan.phase(seen, records, ended=ended) == phase
+
+
+def conditions(seen: Pod, facts: Facts) -> dict[str, tuple[str, str]]:
+    return {c.type: (c.status, c.reason) for c in pod_status(seen, facts, NOW).conditions}
+
+
+def test_a_new_pod_is_creating_its_containers() -> None:
+    status = pod_status(pod(), Facts(host_ip="127.0.0.1", started_at=NOW), NOW)
+    waiting = status.container_statuses[0].state.waiting
+    assert status.phase == "Pending"
+    assert waiting is not None
+    assert waiting.reason == "ContainerCreating"
+    assert status.container_statuses[0].started is False
+    assert status.qos_class == "BestEffort"
+
+
+def test_a_running_pod_is_ready() -> None:
+    facts = Facts(records={"c": UP}, volumes_ready=True)
+    assert conditions(pod(), facts) == {
+        "PodReadyToStartContainers": ("True", ""),
+        "Initialized": ("True", ""),
+        "Ready": ("True", ""),
+        "ContainersReady": ("True", ""),
+        "PodScheduled": ("True", ""),
+    }
+
+
+def test_init_containers_hold_the_others_back() -> None:
+    status = pod_status(pod(init=INIT), Facts(records={"i": UP}, volumes_ready=True), NOW)
+    waiting = status.container_statuses[0].state.waiting
+    assert waiting is not None
+    assert waiting.reason == "PodInitializing"
+    assert conditions(pod(init=INIT), Facts(records={"i": UP}))["Initialized"] == (
+        "False",
+        "ContainersNotInitialized",
+    )
+
+
+def test_a_finished_pod_says_so() -> None:
+    found = conditions(pod("Never"), Facts(records={"c": Record(ran())}, ended=True))
+    assert found["Ready"] == ("False", "PodCompleted")
+    assert found["PodReadyToStartContainers"] == ("False", "")
+
+
+def test_a_crash_loop_shows_the_last_end() -> None:
+    record = Record(ran(3, 4), waiting=Waiting("CrashLoopBackOff", "back-off 40s"))
+    (shown,) = pod_status(pod(), Facts(records={"c": record}), NOW).container_statuses
+    assert shown.restart_count == 4
+    assert shown.state.waiting is not None
+    assert shown.state.waiting.reason == "CrashLoopBackOff"
+    assert shown.last_state.terminated is not None
+    assert shown.last_state.terminated.exit_code == 3
+    assert shown.last_state.terminated.reason == "Error"
+
+
+def test_transition_times_move_only_with_the_status() -> None:
+    import msgspec
+
+    first = pod_status(pod(), Facts(), NOW)
+    known = msgspec.structs.replace(pod(), status=first)
+    later = pod_status(known, Facts(records={"c": UP}, volumes_ready=True), "2026-01-02T04:00:00Z")
+    times = {c.type: c.last_transition_time for c in later.conditions}
+    assert times["PodScheduled"] == NOW
+    assert times["Ready"] == "2026-01-02T04:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "quality"),
+    [
+        ({}, {}, "BestEffort"),
+        ({"cpu": "1"}, {}, "Burstable"),
+        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "1000m", "memory": "1024Mi"}, "Guaranteed"),
+        ({}, {"cpu": "1", "memory": "1Gi"}, "Guaranteed"),
+        ({}, {"cpu": "1"}, "Burstable"),
+    ],
+)
+def test_quality_of_service(requests: dict[str, str], limits: dict[str, str], quality: str) -> None:
+    container = Container(name="c", resources=ResourceRequirements(limits=limits, requests=requests))
+    assert qos_class(Pod(spec=PodSpec(containers=(container,)))) == quality

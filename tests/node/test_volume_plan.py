@@ -1,0 +1,138 @@
+"""Situations of a volume on a node, and the steps they call for."""
+
+from __future__ import annotations
+
+import pytest
+
+from volplane.node.plan import (
+    Forget,
+    Outcome,
+    Publish,
+    Refuse,
+    Report,
+    Stage,
+    State,
+    Step,
+    Unpublish,
+    Unstage,
+    Volume,
+    after_mount,
+    after_unmount,
+    plan,
+)
+from volplane.rules.steps import Wait
+
+ABSENT, MOUNTED, UNCERTAIN = State.ABSENT, State.MOUNTED, State.UNCERTAIN
+DISK = {"name": "disk", "staged": True, "attachable": True}
+READY = {**DISK, "reported": True, "attached": True}
+
+
+def volume(**fields: object) -> Volume:
+    return Volume(**fields)  # type: ignore[arg-type]
+
+
+CASES = {
+    "a wanted disk is reported in use first": (volume(**DISK, wanted=("a",)), [Report()]),
+    "a reported disk waits until it is attached": (
+        volume(**DISK, wanted=("a",), reported=True),
+        ["not attached yet: node.status.volumesAttached does not list it"],
+    ),
+    "an attached disk that is not reported is not staged": (
+        volume(**DISK, wanted=("a",), attached=True),
+        [Report()],
+    ),
+    "an attached and reported disk is staged, then published": (
+        volume(**READY, wanted=("a",)),
+        [Stage("a"), Publish("a")],
+    ),
+    "two pods share one stage": (
+        volume(**READY, wanted=("a", "b")),
+        [Stage("a"), Publish("a"), Publish("b")],
+    ),
+    "the second pod only publishes": (
+        volume(**READY, wanted=("a", "b"), device=MOUNTED, pods={"a": MOUNTED}),
+        [Publish("b")],
+    ),
+    "all mounted is rest": (volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}), []),
+    "uncertain after a restart is staged and published again": (
+        volume(**READY, wanted=("a",), device=UNCERTAIN, pods={"a": UNCERTAIN}),
+        [Stage("a"), Publish("a")],
+    ),
+    "stale content is published again without staging": (
+        volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}, stale=frozenset("a")),
+        [Publish("a")],
+    ),
+    "a pod that left is unpublished, the device stays": (
+        volume(**READY, wanted=("b",), device=MOUNTED, pods={"a": MOUNTED, "b": MOUNTED}),
+        [Unpublish("a")],
+    ),
+    "two pods leave side by side": (
+        volume(**READY, device=MOUNTED, pods={"a": MOUNTED, "b": UNCERTAIN}),
+        [Unpublish("a"), Unpublish("b")],
+    ),
+    "the device is unstaged after the last pod": (volume(**READY, device=MOUNTED), [Unstage()]),
+    "an uncertain device is unstaged too": (volume(**READY, device=UNCERTAIN), [Unstage()]),
+    "nothing left is forgotten": (volume(**READY), [Forget()]),
+    "nothing is unmounted before the pods are known": (
+        volume(**READY, device=UNCERTAIN, pods={"a": UNCERTAIN}, settled=False),
+        ["the pods of this node are not all known yet, so nothing is unmounted"],
+    ),
+    "nothing is unstaged or forgotten before the pods are known": (
+        volume(**READY, device=UNCERTAIN, settled=False),
+        [],
+    ),
+    "mounting goes on before the pods are known": (
+        volume(**READY, wanted=("a",), device=UNCERTAIN, pods={"a": UNCERTAIN}, settled=False),
+        [Stage("a"), Publish("a")],
+    ),
+    "a volume without a device is only published": (volume(name="x", wanted=("a",)), [Publish("a")]),
+    "a driver without attach is staged at once": (
+        volume(name="x", wanted=("a",), staged=True),
+        [Stage("a"), Publish("a")],
+    ),
+    "ReadWriteOncePod refuses the second pod": (
+        volume(**READY, wanted=("a", "b"), one_pod=True, device=MOUNTED, pods={"a": UNCERTAIN}),
+        [
+            Publish("a"),
+            Refuse("b", "volume uses the ReadWriteOncePod access mode and is already in use by another pod"),
+        ],
+    ),
+    "ReadWriteOncePod waits for the first pod to leave": (
+        volume(**READY, wanted=("b",), one_pod=True, device=MOUNTED, pods={"a": MOUNTED}),
+        [
+            Unpublish("a"),
+            Refuse("b", "volume uses the ReadWriteOncePod access mode and is already in use by another pod"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "steps"), CASES.values(), ids=CASES)
+def test_plan(seen: Volume, steps: list[Step | str]) -> None:
+    assert [s.why if isinstance(s, Wait) else s for s in plan(seen)] == steps
+
+
+MOUNTS = [
+    (ABSENT, Outcome.DONE, False, MOUNTED),
+    (ABSENT, Outcome.UNCERTAIN, False, UNCERTAIN),
+    (ABSENT, Outcome.FINAL, False, ABSENT),
+    (ABSENT, Outcome.TRANSIENT, False, ABSENT),
+    (UNCERTAIN, Outcome.DONE, True, MOUNTED),
+    (UNCERTAIN, Outcome.UNCERTAIN, False, UNCERTAIN),
+    (UNCERTAIN, Outcome.FINAL, False, ABSENT),
+    (UNCERTAIN, Outcome.FINAL, True, UNCERTAIN),
+    (UNCERTAIN, Outcome.TRANSIENT, True, UNCERTAIN),
+    (MOUNTED, Outcome.UNCERTAIN, False, MOUNTED),
+    (MOUNTED, Outcome.FINAL, False, MOUNTED),
+    (MOUNTED, Outcome.TRANSIENT, False, MOUNTED),
+]
+
+
+@pytest.mark.parametrize(("state", "outcome", "reconstructed", "then"), MOUNTS)
+def test_after_a_mount_call(state: State, outcome: Outcome, reconstructed: bool, then: State) -> None:
+    assert after_mount(state, outcome, reconstructed=reconstructed) is then
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_only_success_ends_an_unmount(outcome: Outcome) -> None:
+    assert after_unmount(outcome) is (ABSENT if outcome is Outcome.DONE else UNCERTAIN)

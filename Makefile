@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTHON ?= python3
+CACHE  ?= $(HOME)/.cache/volplane
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages demo test lint bench proto lock clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: packages $(VENV)/.ready ## put everything into .venv
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q src $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null || true
+	@touch $@
+
+packages: ## install the Debian packages that are missing (as root)
+	@sh tools/packages.sh
+
+demo: setup ## a claim and a pod, data written, the pod moved, data read back; everything removed
+	$(BIN)/volplane demo
+
+test: setup ## the whole test suite
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: setup ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## measure; prints one table and writes bench-<time>.json
+	$(BIN)/python -m tests.bench $(BENCH)
+
+proto: setup ## generate the Python of src/volplane/csi/proto/*.proto
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. volplane/csi/proto/*.proto
+
+lock: ## pin the dependencies anew, with hashes
+	$(BIN)/python tools/lock.py
+
+clean: ## remove what set-up and the tools made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,23 @@
+#!/bin/sh
+# The Debian packages that features and tests use. Missing ones are installed when this is root on a Debian;
+# otherwise they are named, and what needs them says so when it is used.
+set -eu
+missing=""
+need() { # need <command> <package>
+    command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || missing="$missing $2"
+}
+need mkfs.ext4 e2fsprogs
+need mkfs.xfs xfsprogs
+need mkfs.btrfs btrfs-progs
+need losetup util-linux
+need kubectl kubernetes-client
+need strace strace
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "installing:$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq update >/dev/null && apt-get -qq install -y --no-install-recommends $missing >/dev/null ||
+        echo "could not install:$missing" >&2
+else
+    echo "missing packages (install them as root):$missing" >&2
+fi

@@ -1,0 +1,148 @@
+"""Which volume a claim gets, and why it does not get the others.
+
+The binder asks for claims without a node; the scheduler asks with the labels of a node. `refusal` is the
+one place where a pair is judged, so that the reason a user reads is the reason that decided.
+
+The subtle things. Volumes are tried by their exact set of access modes, fewest modes first, and the first
+set with a fitting volume wins even if a later one holds a smaller volume. A volume whose claimRef already
+names the claim is taken whatever its class, selector and phase, but only if it is big enough and of the
+right mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.selectors import Labels, Requirement
+from volplane.rules import access, sizes, topology
+from volplane.rules.binding import claim_class, claim_key, is_for, is_free_for, volume_class
+
+FILESYSTEM = "Filesystem"
+
+
+def mode(of: PersistentVolume | PersistentVolumeClaim) -> str:
+    return of.spec.volume_mode or FILESYSTEM
+
+
+def mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
+    """Why a volume that the claim asks for by name cannot be its own, as the event words it; or ""."""
+    if volume.is_deleting:
+        return f'the volume is marked for deletion "{volume.name}"'
+    if sizes.capacity(volume) < sizes.requested(claim):
+        return "requested PV is too small"
+    if volume_class(volume) != (claim_class(claim) or ""):
+        return "storageClassName does not match"
+    if not _same_attributes(volume, claim):
+        return "volumeAttributesClassName does not match"
+    if mode(volume) != mode(claim):
+        return "incompatible volumeMode"
+    if access.missing(volume, claim):
+        return "incompatible accessMode"
+    return ""
+
+
+def _same_attributes(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    mine, theirs = volume.spec.volume_attributes_class_name, claim.spec.volume_attributes_class_name
+    return (mine or "") == (theirs or "")
+
+
+def refusal(
+    volume: PersistentVolume,
+    claim: PersistentVolumeClaim,
+    *,
+    delayed: bool = False,
+    labels: Mapping[str, str] | None = None,
+) -> str:
+    """Why the claim does not get this volume; "" when it may. With `labels`, on a node that carries them."""
+    return (
+        _never_fits(volume, claim)
+        or _unreachable(volume, labels)
+        or ("" if is_for(volume, claim) else _not_chosen(volume, claim, delayed and labels is None))
+    )
+
+
+def _never_fits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
+    """What not even a reservation for this very claim overrules."""
+    if not is_free_for(volume, claim):
+        return f"claimed by {claim_key(volume)}"
+    have, want = sizes.capacity(volume), sizes.requested(claim)
+    if have < want:
+        return f"too small by {sizes.text(want - have)} ({sizes.text(have)} of {sizes.text(want)})"
+    if mode(volume) != mode(claim):
+        return f"volumeMode is {mode(volume)}, not {mode(claim)}"
+    if not _same_attributes(volume, claim):
+        mine, theirs = volume.spec.volume_attributes_class_name, claim.spec.volume_attributes_class_name
+        return f'volumeAttributesClassName is "{mine or ""}", not "{theirs or ""}"'
+    if volume.is_deleting:
+        return "being deleted"
+    missing = access.missing(volume, claim)
+    return f"does not offer {', '.join(missing)}" if missing else ""
+
+
+def _unreachable(volume: PersistentVolume, labels: Mapping[str, str] | None) -> str:
+    if labels is None or topology.reachable_from(volume, labels):
+        return ""
+    return "not reachable from the node"
+
+
+def _not_chosen(volume: PersistentVolume, claim: PersistentVolumeClaim, waits: bool) -> str:
+    wanted = claim_class(claim) or ""
+    if volume_class(volume) != wanted:
+        return f'storage class is "{volume_class(volume)}", not "{wanted}"'
+    unmet = _unmet(claim, volume.metadata.labels)
+    if unmet is not None:
+        return f"selector {unmet} is not met"
+    if waits:
+        return "the claim waits for its first consumer"
+    return "" if volume.status.phase == "Available" else f"phase is {volume.status.phase or 'Pending'}"
+
+
+def _unmet(claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> Requirement | None:
+    if claim.spec.selector is None:
+        return None
+    terms = Labels.of(claim.spec.selector).requirements
+    return next((term for term in terms if not term.matches(labels)), None)
+
+
+def best(
+    claim: PersistentVolumeClaim,
+    volumes: Iterable[PersistentVolume],
+    *,
+    delayed: bool = False,
+    labels: Mapping[str, str] | None = None,
+    taken: Collection[str] = (),
+) -> PersistentVolume | None:
+    """The volume for the claim: reserved ones before others, then the smallest, equal ones by name."""
+    candidates = [v for v in volumes if v.name not in taken and not _never_fits(v, claim)]
+    candidates.sort(key=_by_modes)
+    reserved = [v for v in candidates if is_for(v, claim)]
+    if labels is not None and any(_unreachable(v, labels) for v in reserved):
+        return None  # the claim's own volume is elsewhere, so no other will do on this node
+    fitting = [v for v in candidates if not refusal(v, claim, delayed=delayed, labels=labels)]
+    if labels is None and fitting:  # the scheduler looks at all volumes of a class alike
+        fitting = [v for v in fitting if _modes(v) == _modes(fitting[0])]
+    return min(fitting, key=lambda v: _rank(v, claim), default=None)
+
+
+def _modes(volume: PersistentVolume) -> tuple[str, ...]:
+    return tuple(sorted(set(volume.spec.access_modes)))
+
+
+def _by_modes(volume: PersistentVolume) -> tuple[int, tuple[str, ...]]:
+    modes = _modes(volume)
+    return len(modes), modes
+
+
+def _rank(volume: PersistentVolume, claim: PersistentVolumeClaim) -> tuple[bool, int, str]:
+    return not is_for(volume, claim), sizes.capacity(volume), volume.name
+
+
+def refusals(
+    claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume], *, delayed: bool = False, most: int = 5
+) -> str:
+    """For each unclaimed volume the reason why it is not the claim's; the first few by name, then a count."""
+    free = sorted((v for v in volumes if is_free_for(v, claim)), key=lambda v: v.name)
+    told = [f"{v.name}: {refusal(v, claim, delayed=delayed)}" for v in free[:most]]
+    rest = len(free) - len(told)
+    return "; ".join([*told, f"and {rest} more"] if rest else told)

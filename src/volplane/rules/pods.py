@@ -1,0 +1,68 @@
+"""Pods and their volumes: which claims a pod uses, and when it has let go of them.
+
+The subtle thing: a pod being deleted still holds its volumes while one of its containers may run; one that
+never reported a container runs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from volplane.api import names
+from volplane.api.core import PersistentVolumeClaim, Pod
+
+ENDED = ("Succeeded", "Failed")
+
+
+class Use(Struct, frozen=True):
+    """One claim as one pod uses it."""
+
+    volume: str  # the volume's name inside the pod
+    claim: str
+    ephemeral: bool = False  # made for this pod and owned by it
+    read_only: bool = False
+
+
+def uses(pod: Pod) -> Iterator[Use]:
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            source = volume.persistent_volume_claim
+            yield Use(volume.name, source.claim_name, read_only=source.read_only)
+        elif volume.ephemeral is not None:
+            yield Use(volume.name, names.owned_claim(pod.name, volume.name), ephemeral=True)
+
+
+def claim_keys(pod: Pod) -> list[str]:
+    """`namespace/name` of every claim that the pod uses; also an index function."""
+    return [f"{pod.namespace}/{use.claim}" for use in uses(pod)]
+
+
+def has_ended(pod: Pod) -> bool:
+    return pod.status.phase in ENDED
+
+
+def has_let_go(pod: Pod) -> bool:
+    """Nothing of the pod can touch its volumes any more: it ended, or it is going and no container runs."""
+    return has_ended(pod) or (pod.is_deleting and not _may_run(pod))
+
+
+def _may_run(pod: Pod) -> bool:
+    status = pod.status
+    everything = (
+        *status.init_container_statuses,
+        *status.container_statuses,
+        *status.ephemeral_container_statuses,
+    )
+    # A state without any member means waiting.
+    return any(c.state.running is not None for c in everything)
+
+
+def owns(pod: Pod, claim: PersistentVolumeClaim) -> bool:
+    return any(ref.controller and ref.uid == pod.uid for ref in claim.metadata.owner_references)
+
+
+def ephemeral_conflict(pod: Pod, claim: PersistentVolumeClaim) -> str:
+    """What is said when the claim of a pod's ephemeral volume was made for somebody else."""
+    return f"PVC {claim.key} was not created for pod {pod.key} (pod is not owner)"

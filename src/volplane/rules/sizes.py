@@ -1,0 +1,19 @@
+"""How big a claim wants its volume, how big a volume is, and how to say so."""
+
+from __future__ import annotations
+
+from volplane.api import quantity
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+
+
+def requested(claim: PersistentVolumeClaim) -> int:
+    return quantity.value(claim.spec.resources.requests.get("storage", "0"))
+
+
+def capacity(volume: PersistentVolume) -> int:
+    return quantity.value(volume.spec.capacity.get("storage", "0"))
+
+
+def text(size: int) -> str:
+    """As the API writes sizes: `1Gi` where it comes out even, bytes otherwise."""
+    return quantity.from_bytes(size)

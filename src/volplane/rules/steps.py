@@ -1,0 +1,32 @@
+"""The steps that all plans have in common.
+
+A plan yields steps; its controller acts them out in order. `Wait` is one of them, so that the reason why
+nothing happens comes from the code that decides it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+UNTIL_CHANGED = float("inf")  # no timer: an object has to change first, and its event wakes the key
+
+
+class Wait(Struct, frozen=True):
+    seconds: float
+    why: str  # what the CLI and the dashboard show when asked why nothing happens
+
+
+class Say(Struct, frozen=True):
+    """An event about the object that the plan is for, in the words users know."""
+
+    type: str  # Normal or Warning
+    reason: str
+    message: str
+
+
+def normal(reason: str, message: str) -> Say:
+    return Say("Normal", reason, message)
+
+
+def warning(reason: str, message: str) -> Say:
+    return Say("Warning", reason, message)

@@ -1,0 +1,87 @@
+"""Where: node selectors, a volume's node affinity, a class's allowed topologies.
+
+Terms are ORed, what stands inside one term is ANDed. The subtle thing: a term that says nothing matches
+nothing, while a selector that is absent matches every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from volplane.api.core import (
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PersistentVolume,
+    TopologySelectorTerm,
+)
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def meets(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return value is not None and value in requirement.values
+        case "NotIn":
+            return value is None or value not in requirement.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(requirement, value)
+    return False  # the API server lets no other operator in
+
+
+def _compares(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+    try:
+        have, bound = int(value or ""), int(requirement.values[0])
+    except (ValueError, IndexError):
+        return False
+    return have > bound if requirement.operator == "Gt" else have < bound
+
+
+def meets_term(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
+    if not term.match_expressions and not term.match_fields:
+        return False
+    fields = {"metadata.name": name}
+    return all(meets(r, labels) for r in term.match_expressions) and all(
+        meets(r, fields) for r in term.match_fields
+    )
+
+
+def selects(selector: NodeSelector, labels: Mapping[str, str], name: str = "") -> bool:
+    return any(meets_term(term, labels, name) for term in selector.node_selector_terms)
+
+
+def reachable_from(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
+    """A volume can be used on a node with these labels."""
+    affinity = volume.spec.node_affinity
+    return affinity is None or affinity.required is None or selects(affinity.required, labels)
+
+
+def allowed(topologies: Iterable[TopologySelectorTerm], labels: Mapping[str, str]) -> bool:
+    """A class lets volumes be made for a node with these labels."""
+    terms = tuple(topologies)
+    return not terms or any(_covers(term, labels) for term in terms)
+
+
+def _covers(term: TopologySelectorTerm, labels: Mapping[str, str]) -> bool:
+    wanted = term.match_label_expressions
+    return bool(wanted) and all(labels.get(r.key) in r.values for r in wanted)
+
+
+def nodes_named(volume: PersistentVolume) -> frozenset[str] | None:
+    """The host names that a volume is tied to (a local disk); None when no names tie it."""
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return None
+    names: set[str] = set()
+    for term in affinity.required.node_selector_terms:
+        tied = [r for r in term.match_expressions if r.key == HOSTNAME and r.operator == "In"]
+        if not tied:
+            return None
+        names.update(tied[0].values)
+    return frozenset(names)

@@ -1,0 +1,110 @@
+"""What all workload controllers agree on: which pods are theirs, which are alive, and what a template makes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from msgspec import structs
+
+from volplane.api import codec, kinds
+from volplane.api.core import Pod, PodTemplateSpec
+from volplane.api.meta import ObjectMeta, OwnerReference, Resource
+
+_HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def owner_reference(owner: Resource) -> OwnerReference:
+    kind = kinds.of(type(owner))
+    return OwnerReference(
+        api_version=kind.api_version,
+        kind=kind.kind,
+        name=owner.name,
+        uid=owner.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+
+
+def controller_of(obj: Resource) -> OwnerReference | None:
+    return next((r for r in obj.metadata.owner_references if r.controller), None)
+
+
+def is_controlled_by(obj: Resource, owner: Resource) -> bool:
+    reference = controller_of(obj)
+    return reference is not None and reference.uid == owner.uid
+
+
+def is_finished(pod: Pod) -> bool:
+    return pod.status.phase in ("Succeeded", "Failed")
+
+
+def is_active(pod: Pod) -> bool:
+    """Counts towards the wanted number: neither finished nor on its way out."""
+    return not is_finished(pod) and not pod.is_deleting
+
+
+def is_ready(pod: Pod) -> bool:
+    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
+
+
+def ready_since(pod: Pod) -> str:
+    """When the pod turned Ready, as the wire writes times; empty while it is not."""
+    return next(
+        (c.last_transition_time for c in pod.status.conditions if c.type == "Ready" and c.status == "True"), ""
+    )
+
+
+def template_hash(template: PodTemplateSpec, collisions: int = 0) -> str:
+    """A short name for a template: equal templates, equal hash."""
+    digest = hashlib.sha256(codec.encode(template) + str(collisions or "").encode()).digest()
+    return "".join(_HASH_ALPHABET[b % len(_HASH_ALPHABET)] for b in digest[:10])
+
+
+def pod_of(
+    template: PodTemplateSpec,
+    owner: Resource,
+    *,
+    name: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> Pod:
+    """The pod that a template makes for its owner."""
+    metadata = ObjectMeta(
+        name=name,
+        generate_name="" if name else f"{owner.name}-",
+        namespace=owner.namespace,
+        labels={**template.metadata.labels, **(labels or {})},
+        annotations=template.metadata.annotations,
+        finalizers=template.metadata.finalizers,
+        owner_references=(owner_reference(owner),),
+    )
+    return Pod(metadata=metadata, spec=template.spec)
+
+
+def without_label(template: PodTemplateSpec, label: str) -> PodTemplateSpec:
+    kept = {k: v for k, v in template.metadata.labels.items() if k != label}
+    return structs.replace(template, metadata=structs.replace(template.metadata, labels=kept))
+
+
+def fraction_of(value: int | str | None, total: int, *, round_up: bool, default: int) -> int:
+    """`25%` or a number, of a total."""
+    if value is None:
+        return default
+    if isinstance(value, int):
+        return value
+    share = int(value.rstrip("%")) * total
+    return -(-share // 100) if round_up else share // 100
+
+
+def first_to_go(pods: Iterable[Pod]) -> list[Pod]:
+    """Pods in the order in which they are given up: unscheduled, pending, not ready, youngest first."""
+
+    def cost(pod: Pod) -> tuple[bool, bool, bool, int]:
+        age = -_as_number(pod.metadata.creation_timestamp)
+        return bool(pod.spec.node_name), pod.status.phase == "Running", is_ready(pod), age
+
+    return sorted(sorted(pods, key=lambda p: p.name), key=cost)
+
+
+def _as_number(stamp: str) -> int:
+    return int("".join(c for c in stamp if c.isdigit()) or 0)

@@ -1,0 +1,238 @@
+"""The verbs of the API, typed. One client per role: it carries the role's user and shares the others' caches.
+
+Writers send patches of what they mean to change, guarded by uid or resourceVersion where it matters. The
+subtle thing is `written`: while it is set, every write notes its revision there, which is how a controller
+knows what its caches must have reached before it plans again, whichever function did the writing.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from typing import Literal, TypeVar, Unpack, overload
+
+from volplane.api import kinds
+from volplane.api.core import Binding, ObjectReference, Pod
+from volplane.api.errors import AlreadyExists, NotFound
+from volplane.api.meta import DeleteOptions, ObjectMeta, Preconditions, Resource
+from volplane.api.policy import Eviction
+from volplane.client import patches
+from volplane.client.cache import Cache, Caches
+from volplane.client.patches import PatchOptions
+from volplane.client.transport import Change, Page, Transport
+
+T = TypeVar("T", bound=Resource)
+
+written: ContextVar[dict[type[Resource], int] | None] = ContextVar("volplane_written", default=None)
+
+
+class Client:
+    def __init__(self, transport: Transport, *, caches: Caches | None = None, component: str = "") -> None:
+        self.transport = transport
+        self.component = component
+        self._own = caches is None
+        self._caches = caches or Caches(transport)
+
+    # --- reading
+
+    async def get(self, type: type[T], name: str, namespace: str = "") -> T:
+        return await self.transport.get(type, name, namespace)
+
+    async def find(self, type: type[T], name: str, namespace: str = "") -> T | None:
+        """A live read where absence is an answer."""
+        try:
+            return await self.transport.get(type, name, namespace)
+        except NotFound:
+            return None
+
+    async def list(
+        self, type: type[T], namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0
+    ) -> builtins.list[T]:
+        """All that match; `limit` is the size of a page, not of the answer."""
+        items: list[T] = []
+        token = ""
+        while True:
+            page = await self.transport.list(
+                type, namespace, labels=labels, fields=fields, limit=limit, token=token
+            )
+            items.extend(page.items)
+            token = page.token
+            if not token:
+                return items
+
+    async def list_page(
+        self,
+        type: type[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        token: str = "",
+        revision: str = "",
+    ) -> Page[T]:
+        return await self.transport.list(
+            type, namespace, labels=labels, fields=fields, limit=limit, token=token, revision=revision
+        )
+
+    async def watch(
+        self, type: type[T], namespace: str = "", *, labels: str = "", fields: str = "", revision: int = 0
+    ) -> AsyncIterator[Change[T]]:
+        """One stream, event by event, to its end; for whoever wants the present too, a cache is the better
+        tool.
+        """
+        watching = self.transport.watch(type, namespace, labels=labels, fields=fields, revision=revision)
+        async with watching as batches:
+            async for batch in batches:
+                for change in batch:
+                    yield change
+
+    def cache(self, type: type[T], *, namespace: str = "", labels: str = "", fields: str = "") -> Cache[T]:
+        return self._caches.get(type, namespace=namespace, labels=labels, fields=fields)
+
+    # --- writing
+
+    async def create(
+        self,
+        obj: T,
+        *,
+        namespace: str = "",
+        exists_ok: bool = False,
+        subresource: str = "",
+        name: str = "",
+        of: type[Resource] | None = None,
+    ) -> T:
+        """With `exists_ok`, the one that is there already; it may have been made by somebody else."""
+        try:
+            made = await self.transport.create(obj, namespace, name=name, subresource=subresource, of=of)
+        except AlreadyExists:
+            if not exists_ok:
+                raise
+            return await self.get(type(obj), obj.name, namespace or obj.namespace)
+        return self._wrote(made)
+
+    async def update(self, obj: T, *, subresource: str = "") -> T:
+        """PUT: only for objects of which we own and know every field (Leases)."""
+        return self._wrote(await self.transport.update(obj, subresource=subresource))
+
+    @overload
+    async def patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        missing_ok: Literal[False] = False,
+        **options: Unpack[PatchOptions],
+    ) -> T: ...
+
+    @overload
+    async def patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        missing_ok: bool,
+        **options: Unpack[PatchOptions],
+    ) -> T | None: ...
+
+    async def patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        missing_ok: bool = False,
+        **options: Unpack[PatchOptions],
+    ) -> T | None:
+        """Exactly one of merge, strategic, json, apply. `uid` and `revision` are preconditions (`Conflict`).
+
+        None only with `missing_ok`, when there is nothing to patch.
+        """
+        body, style = patches.body(options)
+        try:
+            obj = await self.transport.patch(
+                type,
+                name,
+                namespace,
+                body,
+                style,
+                subresource=options.get("subresource", ""),
+                manager=self.component,
+                force=options.get("force", False),
+            )
+        except NotFound:
+            if missing_ok:
+                return None
+            raise
+        return self._wrote(obj)
+
+    async def delete(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        revision: str = "",
+        grace: int | None = None,
+        propagation: str = "",
+        missing_ok: bool = False,
+    ) -> T | None:
+        """The object while something still holds it (finalizers, grace), None when it is gone."""
+        options = DeleteOptions(
+            grace_period_seconds=grace,
+            preconditions=_preconditions(uid, revision),
+            propagation_policy=propagation or None,
+        )
+        try:
+            left = await self.transport.delete(type, name, namespace, options)
+        except NotFound:
+            if missing_ok:
+                return None
+            raise
+        return None if left is None else self._wrote(left)
+
+    async def bind(self, pod: Pod, node: str) -> None:
+        """Put the pod on the node; the uid keeps a namesake from being bound in its place."""
+        binding = Binding(
+            metadata=ObjectMeta(name=pod.name, namespace=pod.namespace, uid=pod.uid),
+            target=ObjectReference(kind="Node", name=node),
+        )
+        await self.transport.create(binding, pod.namespace, name=pod.name, subresource="binding", of=Pod)
+
+    async def evict(self, pod: Pod, grace: int | None = None) -> None:
+        eviction = Eviction(
+            metadata=ObjectMeta(name=pod.name, namespace=pod.namespace),
+            delete_options=DeleteOptions(
+                grace_period_seconds=grace, preconditions=Preconditions(uid=pod.uid)
+            ),
+        )
+        await self.transport.create(eviction, pod.namespace, name=pod.name, subresource="eviction", of=Pod)
+
+    async def close(self) -> None:
+        """End what this client started: its own caches. The transport belongs to whoever made it."""
+        if self._own:
+            await self._caches.close()
+
+    def _wrote(self, obj: T) -> T:
+        notes = written.get()
+        if notes is not None and obj.revision > notes.get(type(obj), 0):
+            notes[type(obj)] = obj.revision
+        return obj
+
+    def __repr__(self) -> str:
+        return f"client of {self.component or self.transport!r}"
+
+
+def _preconditions(uid: str, revision: str) -> Preconditions | None:
+    if not uid and not revision:
+        return None
+    return Preconditions(uid=uid or None, resource_version=revision or None)
+
+
+def describe(obj: Resource) -> str:
+    """`persistentvolumeclaims default/data`, for log lines."""
+    return f"{kinds.of(type(obj)).plural} {obj.key}"

@@ -1,0 +1,48 @@
+"""How a patch is spelled: its style, and its preconditions inside its body.
+
+A uid or resourceVersion that a merge patch names and the object does not have is a Conflict to every API
+server; a JSON patch says the same with `test`, whose failure is Invalid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from volplane.client.transport import Patch, PatchStyle
+
+
+class PatchOptions(TypedDict, total=False):
+    merge: Mapping[str, Any]
+    strategic: Mapping[str, Any]
+    json: Sequence[Mapping[str, Any]]
+    apply: Mapping[str, Any]
+    subresource: str
+    uid: str  # precondition
+    revision: str  # precondition
+    force: bool  # with apply: take fields that others own
+
+
+STYLES = {
+    "merge": PatchStyle.MERGE,
+    "strategic": PatchStyle.STRATEGIC,
+    "json": PatchStyle.JSON,
+    "apply": PatchStyle.APPLY,
+}
+
+
+def body(options: PatchOptions) -> tuple[Patch, PatchStyle]:
+    given = [name for name in STYLES if name in options]
+    if len(given) != 1:
+        raise TypeError(f"a patch is exactly one of {', '.join(STYLES)}, not {given}")
+    patch: Patch = options[given[0]]  # type: ignore[literal-required]
+    facts = {"uid": options.get("uid", ""), "resourceVersion": options.get("revision", "")}
+    return _guarded(patch, {k: v for k, v in facts.items() if v}), STYLES[given[0]]
+
+
+def _guarded(patch: Patch, facts: Mapping[str, str]) -> Patch:
+    if not facts:
+        return patch
+    if isinstance(patch, Mapping):
+        return {**patch, "metadata": {**patch.get("metadata", {}), **facts}}
+    return [*({"op": "test", "path": f"/metadata/{k}", "value": v} for k, v in facts.items()), *patch]

@@ -1,0 +1,1 @@
+"""What every reconciler stands on: queues of keys, the controller's frame, leader election, events."""

@@ -1,0 +1,178 @@
+"""The frame of every reconciler: caches in, keys through the queue, one worker per key, backoff on errors.
+
+A controller declares in `setup` what it watches and which keys a change wakes, and says in `reconcile` what
+to do for one key. The subtle thing is reading one's own writes: what a `reconcile` wrote is noted, and the
+same key is worked again only when the caches it was written to have got there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from volplane.api.errors import APIError, Conflict
+from volplane.api.meta import Resource
+from volplane.client.cache import Cache
+from volplane.client.client import Client, written
+from volplane.loops.events import Recorder
+from volplane.loops.queue import Backoff, Queue, Waiting
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T", bound=Resource)
+Keys = Callable[[T | None, T | None], Iterable[K]]
+
+CATCH_UP = 5.0  # seconds; a selective cache may never see a write that its selection excludes
+FORGETFUL = 4096  # keys with noted writes before those long since seen are thrown away
+
+
+class Refused(Exception):
+    """An expected failure of a key: retried with backoff, told in one line without a traceback."""
+
+
+class Controller(Generic[K]):
+    name: ClassVar[str] = ""
+    component: ClassVar[str] = ""  # who events come from, where that is not the name
+    workers: int = 16
+    backoff: Backoff = Backoff()
+    resync: float = 0.0  # seconds between two rounds over everything; a backstop, 0 is never
+
+    def __init__(self, client: Client, *, events: Recorder | None = None) -> None:
+        self.client = client
+        self.queue: Queue[K] = Queue(self.backoff)
+        self._own_events = events is None
+        self.events = events or Recorder(client, self.component or self.name)
+        self._watched: list[tuple[Cache[Any], Keys[Any, K] | None]] = []
+        self._ends: list[Callable[[], None]] = []
+        self._written: dict[K, dict[type[Resource], int]] = {}
+
+    # --- what a controller is made of
+
+    def setup(self) -> None:
+        """Declare the watches; called when the controller starts."""
+        raise NotImplementedError
+
+    async def reconcile(self, key: K) -> None:
+        """Bring one key's world in order. Raising means: again, later and later."""
+        raise NotImplementedError
+
+    def watch(
+        self,
+        type: type[T],
+        keys: Keys[T, K] | None = None,
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+    ) -> Cache[T]:
+        """The shared cache of a kind; `keys(old, new)` says whom a change wakes, without it nobody."""
+        cache = self.client.cache(type, namespace=namespace, labels=labels, fields=fields)
+        self._watched.append((cache, keys))
+        return cache
+
+    @property
+    def waits(self) -> list[Waiting[K]]:
+        return self.queue.waits
+
+    def wrote(self, key: K, obj: Resource) -> None:
+        """Note a write for another key than the one in work (that one's are noted by themselves)."""
+        notes = self._written.setdefault(key, {})
+        notes[type(obj)] = max(notes.get(type(obj), 0), obj.revision)
+
+    # --- how it runs
+
+    async def run(self) -> None:
+        """Until cancelled. May be called again afterwards, as when a lease is lost and won again."""
+        self.setup()
+        try:
+            for cache, keys in self._watched:
+                if keys is not None:
+                    self._ends.append(cache.subscribe(self._waker(keys)))
+            for cache, _ in self._watched:
+                await cache.synced()
+            if not self._own_events:
+                return await self._serve()
+            async with self.events:
+                await self._serve()
+        finally:
+            for end in self._ends:
+                end()
+            self._ends.clear()
+            self._watched.clear()
+            self.queue.close()
+
+    def _waker(self, keys: Keys[Any, K]) -> Callable[[Any, Any], None]:
+        def wake(old: Any, new: Any) -> None:
+            for key in keys(old, new):
+                self.queue.add(key)
+
+        return wake
+
+    async def _serve(self) -> None:
+        slots = asyncio.Semaphore(self.workers)
+        async with asyncio.TaskGroup() as group:
+            if self.resync:
+                group.create_task(self._resync())
+            while True:
+                await slots.acquire()
+                key = await self.queue.get()
+                group.create_task(self._work(key, slots), name=f"{self.name} {key}")
+
+    async def _work(self, key: K, slots: asyncio.Semaphore) -> None:
+        notes: dict[type[Resource], int] = {}
+        try:
+            await self._catch_up(key)
+            written.set(notes)  # of this task alone, and of those it starts
+            await self.reconcile(key)
+            self.queue.forget(key)
+        except Exception as error:
+            self._failed(key, error)
+        finally:
+            if notes:
+                self._written[key] = notes
+            self.queue.done(key)
+            slots.release()
+
+    def _failed(self, key: K, error: Exception) -> None:
+        errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+        why = "; ".join(str(e) or type(e).__name__ for e in errors)
+        pause = self.queue.retry(key, why)
+        if all(isinstance(e, Conflict) for e in errors):
+            log.debug("%s %s: %s; again in %.3gs", self.name, key, why, pause)
+        elif all(isinstance(e, (APIError, Refused, TimeoutError)) for e in errors):
+            log.warning("%s %s: %s; again in %.3gs", self.name, key, why, pause)
+        else:
+            log.error("%s %s: %s; again in %.3gs", self.name, key, why, pause, exc_info=error)
+
+    async def _catch_up(self, key: K) -> None:
+        notes = self._written.pop(key, None)
+        if not notes:
+            return
+        for cache, _ in self._watched:
+            revision = notes.get(cache.type, 0)
+            if cache.revision < revision:
+                try:
+                    async with asyncio.timeout(CATCH_UP):
+                        await cache.wait_for(revision)
+                except TimeoutError:
+                    log.debug("%s %s: %s did not reach %d", self.name, key, cache, revision)
+        if len(self._written) > FORGETFUL:
+            self._prune()
+
+    def _prune(self) -> None:
+        reached = {cache.type: cache.revision for cache, _ in self._watched}
+        for key, notes in list(self._written.items()):
+            if all(revision <= reached.get(type, revision) for type, revision in notes.items()):
+                del self._written[key]
+
+    async def _resync(self) -> None:
+        while True:
+            await asyncio.sleep(self.resync)
+            for cache, keys in self._watched:
+                if keys is not None:
+                    for obj in cache.all():
+                        for key in keys(obj, obj):
+                            self.queue.add(key)

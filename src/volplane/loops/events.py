@@ -1,0 +1,271 @@
+"""Events as operators read them in `kubectl describe`: told and forgotten, never in the way of the work.
+
+`event()` only puts a note into a bounded queue; one task writes them. Repeats become a count, many alike
+become one combined event, and an object that has too much to say is not listened to for a while, all as
+client-go does it. The subtle thing: a repeat patches the event we made, which the server drops after an
+hour; then it is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from itertools import count
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from volplane.api import kinds
+from volplane.api.core import Event, EventSource, ObjectReference
+from volplane.api.errors import APIError, NotFound, Unavailable
+from volplane.api.meta import ObjectMeta, Resource
+from volplane.base import clock
+from volplane.client.client import Client
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1000  # notes waiting to be written; beyond it the newest are dropped
+WAVE = 16  # notes written at the same time
+REMEMBERED = 4096
+SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time are combined
+BURST, REFILL = 25.0, 1 / 300.0  # per object and source
+TRIES, TRY_PAUSE = 12, 10.0  # while the server cannot be reached
+FLUSH = 2.0  # seconds that a stopping role gives its last events
+LONGEST_MESSAGE = 1024
+COMBINED = "(combined from similar events): "
+
+V = TypeVar("V")
+
+
+class Recent(Generic[V]):
+    """A dictionary that remembers only the newest entries."""
+
+    def __init__(self, capacity: int = REMEMBERED) -> None:
+        self._entries: OrderedDict[tuple[str, ...], V] = OrderedDict()
+        self._capacity = capacity
+
+    def get(self, key: tuple[str, ...]) -> V | None:
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
+
+    def put(self, key: tuple[str, ...], value: V) -> V:
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)
+        return value
+
+
+class Note(Struct, frozen=True):
+    about: ObjectReference
+    type: str
+    reason: str
+    message: str
+    component: str
+    host: str
+    time: str
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Notes that differ in their message only."""
+        about = self.about
+        where = (about.kind, about.namespace, about.name, about.uid, about.api_version)
+        return (self.component, self.host, *where, self.type, self.reason)
+
+    @property
+    def speaker(self) -> tuple[str, ...]:
+        about = self.about
+        where = (about.kind, about.namespace, about.name, about.uid, about.api_version)
+        return (self.component, self.host, *where)
+
+
+class Similar(Struct):
+    messages: set[str]
+    since: float
+
+
+class Budget(Struct):
+    tokens: float
+    at: float
+
+
+class Known(Struct):
+    name: str
+    first: str
+    count: int
+
+
+class Correlator:
+    """Which notes become which events; knows time only as a number."""
+
+    def __init__(self) -> None:
+        self._similar: Recent[Similar] = Recent()
+        self._budgets: Recent[Budget] = Recent()
+        self.known: Recent[Known] = Recent()
+
+    def admits(self, note: Note, now: float) -> bool:
+        budget = self._budgets.get(note.speaker)
+        if budget is None:
+            budget = self._budgets.put(note.speaker, Budget(BURST, now))
+        budget.tokens = min(BURST, budget.tokens + (now - budget.at) * REFILL)
+        budget.at = now
+        if budget.tokens < 1:
+            return False
+        budget.tokens -= 1
+        return True
+
+    def combined(self, note: Note, now: float) -> tuple[tuple[str, ...], str]:
+        """The identity under which repeats are counted, and the message to show."""
+        similar = self._similar.get(note.group)
+        if similar is None or now - similar.since > SIMILAR_SECONDS:
+            similar = self._similar.put(note.group, Similar(set(), now))
+        similar.messages.add(note.message)
+        similar.since = now
+        if len(similar.messages) < SIMILAR:
+            return (*note.group, note.message), note.message
+        similar.messages = set(list(similar.messages)[:SIMILAR])
+        return note.group, COMBINED + note.message
+
+
+class Recorder:
+    """`async with Recorder(client, "attachdetach-controller") as events: events.event(claim, …)`"""
+
+    def __init__(self, client: Client, component: str = "", host: str = "") -> None:
+        self.client = client
+        self.component = component
+        self.host = host
+        self._notes: deque[Note] = deque()
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+        self._correlator = Correlator()
+        self._serial = count()
+
+    def event(
+        self, obj: Resource | ObjectReference, type: str, reason: str, message: str, component: str = ""
+    ) -> None:
+        if len(self._notes) >= BACKLOG:
+            log.warning("event dropped, too many wait: %s %s", reason, message)
+            return
+        about = obj if isinstance(obj, ObjectReference) else reference(obj)
+        text = message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 3] + "..."
+        note = Note(about, type, reason, text, component or self.component, self.host, clock.stamp())
+        self._notes.append(note)
+        self._idle.clear()
+        self._news.set()
+
+    def normal(self, obj: Resource | ObjectReference, reason: str, message: str) -> None:
+        self.event(obj, "Normal", reason, message)
+
+    def warning(self, obj: Resource | ObjectReference, reason: str, message: str) -> None:
+        self.event(obj, "Warning", reason, message)
+
+    async def flushed(self) -> None:
+        """Until everything told so far is written or given up."""
+        await self._idle.wait()
+
+    async def __aenter__(self) -> Recorder:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"events of {self.component}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        try:
+            async with asyncio.timeout(FLUSH):
+                await self.flushed()
+        except TimeoutError:
+            log.warning("%d events of %s were not written", len(self._notes), self.component)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._news.wait()
+            while self._notes:
+                wave = self._wave()
+                await asyncio.gather(*(self._persist(note) for note in wave))
+                for _ in wave:
+                    self._notes.popleft()
+            self._news.clear()
+            self._idle.set()
+
+    def _wave(self) -> list[Note]:
+        """The next notes of different groups: written side by side they share the store's commit."""
+        wave: list[Note] = []
+        groups = set()
+        for note in self._notes:
+            if note.group in groups or len(wave) == WAVE:
+                break
+            groups.add(note.group)
+            wave.append(note)
+        return wave
+
+    async def _persist(self, note: Note) -> None:
+        now = clock.now()
+        identity, message = self._correlator.combined(note, now)
+        if not self._correlator.admits(note, now):
+            return
+        for _ in range(TRIES):
+            try:
+                async with asyncio.timeout(TRY_PAUSE):
+                    return await self._write(note, identity, message)
+            except (Unavailable, TimeoutError):
+                await asyncio.sleep(TRY_PAUSE)
+            except APIError as error:  # the server has answered: saying it again would not help
+                log.debug("event %s about %s refused: %s", note.reason, note.about.name, error)
+                return
+            except Exception:
+                log.exception("event %s about %s not written", note.reason, note.about.name)
+                return
+
+    async def _write(self, note: Note, identity: tuple[str, ...], message: str) -> None:
+        namespace = note.about.namespace or "default"
+        known = self._correlator.known.get(identity)
+        if known is not None:
+            patch = {"count": known.count + 1, "lastTimestamp": note.time, "message": message}
+            try:
+                await self.client.patch(Event, known.name, namespace, strategic=patch)
+            except NotFound:
+                pass
+            else:
+                known.count += 1
+                return
+        count, first = (known.count + 1, known.first) if known else (1, note.time)
+        made = Event(
+            metadata=ObjectMeta(name=self._fresh_name(note), namespace=namespace),
+            involved_object=note.about,
+            reason=note.reason,
+            message=message,
+            source=EventSource(component=note.component, host=note.host),
+            first_timestamp=first,
+            last_timestamp=note.time,
+            count=count,
+            type=note.type,
+            reporting_component=note.component,
+            reporting_instance=note.host,
+        )
+        await self.client.create(made)
+        self._correlator.known.put(identity, Known(made.name, first, count))
+
+    def _fresh_name(self, note: Note) -> str:
+        nanos = int(clock.wall().timestamp() * 1_000_000) * 1000 + next(self._serial) % 1000
+        return f"{note.about.name}.{nanos:x}"
+
+
+def reference(obj: Resource) -> ObjectReference:
+    kind = kinds.of(type(obj))
+    return ObjectReference(
+        kind=kind.kind,
+        namespace=obj.namespace,
+        name=obj.name,
+        uid=obj.uid,
+        api_version=kind.api_version,
+        resource_version=obj.metadata.resource_version,
+    )

@@ -1,0 +1,211 @@
+"""One of several does the work: leader election on a Lease, in a way client-go's electors share.
+
+Whether the holder is alive is judged by our own clock since its record last changed, never by the stamps
+inside. A waiting candidate watches the lease, so that a release is seen at once; where watching is not
+allowed, it looks every `retry` seconds as others do. The subtle thing: an identity that is stable over
+restarts takes its own lease back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from msgspec import structs
+
+from volplane.api.coordination import Lease, LeaseSpec
+from volplane.api.errors import AlreadyExists, APIError, Conflict
+from volplane.api.meta import ObjectMeta
+from volplane.base import clock
+from volplane.client.client import Client
+from volplane.loops.events import Recorder
+
+log = logging.getLogger(__name__)
+
+JITTER = 1.2
+CALL = 5.0  # seconds that one request may take
+RELEASE = 2.0  # seconds that a leaving leader gives the release
+
+
+class LeaseLost(Exception):
+    """The lease could not be renewed in time; whoever held it must stop at once."""
+
+
+async def run_as_leader(
+    client: Client,
+    lease_name: str,
+    namespace: str,
+    identity: str,
+    body: Callable[[], Awaitable[None]],
+    *,
+    duration: float = 15.0,
+    renew: float = 10.0,
+    retry: float = 5.0,
+    labels: dict[str, str] | None = None,
+    release: bool = True,
+) -> None:
+    """Wait for the lease, run `body` while it is ours, give it back. Raises LeaseLost when it slips away."""
+    elector = _Elector(client, lease_name, namespace, identity, duration, renew, retry, labels or {})
+    log.info("attempting to acquire leader lease %s/%s...", namespace, lease_name)
+    await elector.acquire()
+    log.info("successfully acquired lease %s/%s", namespace, lease_name)
+    try:
+        async with Recorder(client, identity) as events:
+            events.normal(elector.held, "LeaderElection", f"{identity} became leader")
+            await _lead(elector, body)
+    finally:
+        if release and not elector.lost:
+            await elector.release()
+
+
+async def _lead(elector: _Elector, body: Callable[[], Awaitable[None]]) -> None:
+    """Work and renewal side by side: the end of one is the end of the other."""
+    work = asyncio.ensure_future(body())
+    renewal = asyncio.ensure_future(elector.keep())
+    try:
+        await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (work, renewal):
+            task.cancel()
+        await asyncio.wait((work, renewal))
+    for task in (work, renewal):
+        if not task.cancelled():
+            task.result()
+
+
+class _Elector:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        namespace: str,
+        identity: str,
+        duration: float,
+        renew: float,
+        retry: float,
+        labels: dict[str, str],
+    ) -> None:
+        self.client, self.name, self.namespace, self.identity = client, name, namespace, identity
+        self.duration, self.renew, self.retry, self.labels = duration, renew, retry, labels
+        self.lost = False
+        self._held: Lease | None = None
+        self._seen: LeaseSpec | None = None  # the record as last observed,
+        self._seen_at = 0.0  # and when it last changed
+
+    @property
+    def held(self) -> Lease:
+        assert self._held is not None
+        return self._held
+
+    async def acquire(self) -> None:
+        changed = asyncio.Event()
+        watcher = asyncio.create_task(self._watch(changed), name=f"lease {self.name}")
+        try:
+            while not await self._try():
+                changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._patience()):
+                        await changed.wait()
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+
+    def _patience(self) -> float:
+        """Until the next look: the holder's end if that is near, the usual period otherwise."""
+        usual = self.retry * random.uniform(1.0, JITTER)
+        left = self._expires() - clock.now()
+        return min(usual, left) if left > 0 else usual
+
+    def _expires(self) -> float:
+        seconds = (self._seen.lease_duration_seconds if self._seen else None) or self.duration
+        return self._seen_at + seconds
+
+    async def _watch(self, changed: asyncio.Event) -> None:
+        while True:
+            with suppress(APIError, TimeoutError):
+                fields = f"metadata.name={self.name}"
+                async for _ in self.client.watch(Lease, self.namespace, fields=fields):
+                    changed.set()
+            await asyncio.sleep(self.retry)
+
+    async def keep(self) -> None:
+        """Renew until that fails for too long."""
+        while True:
+            await asyncio.sleep(self.retry)
+            try:
+                async with asyncio.timeout(self.renew):
+                    await self._renew()
+            except TimeoutError:
+                self.lost = True
+                log.error("failed to renew lease %s/%s: leader election lost", self.namespace, self.name)
+                raise LeaseLost(f"lease {self.namespace}/{self.name} lost") from None
+
+    async def _renew(self) -> None:
+        while True:
+            if await self._try():
+                return
+            await asyncio.sleep(self.retry * random.uniform(1.0, JITTER))
+
+    async def _try(self) -> bool:
+        """One attempt to take or renew the lease."""
+        try:
+            async with asyncio.timeout(CALL):
+                return await self._take()
+        except (APIError, TimeoutError) as error:
+            if not isinstance(error, (Conflict, AlreadyExists)):
+                log.warning("lease %s/%s: %s", self.namespace, self.name, error)
+            self._held = None  # what we know may be stale: look again next time
+            return False
+
+    async def _take(self) -> bool:
+        lease = self._held or await self.client.find(Lease, self.name, self.namespace)
+        if lease is None:
+            metadata = ObjectMeta(name=self.name, namespace=self.namespace, labels=self.labels)
+            self._keep(await self.client.create(Lease(metadata=metadata, spec=self._record(None))))
+            return True
+        self._observe(lease.spec)
+        if self._is_anothers(lease.spec):
+            return False
+        self._keep(await self.client.update(structs.replace(lease, spec=self._record(lease.spec))))
+        return True
+
+    def _is_anothers(self, spec: LeaseSpec) -> bool:
+        holder = spec.holder_identity or ""
+        return holder not in ("", self.identity) and clock.now() < self._expires()
+
+    def _observe(self, spec: LeaseSpec) -> None:
+        if spec != self._seen:
+            self._seen, self._seen_at = spec, clock.now()
+
+    def _keep(self, lease: Lease) -> None:
+        self._held = lease
+        self._observe(lease.spec)
+
+    def _record(self, before: LeaseSpec | None) -> LeaseSpec:
+        now = clock.microstamp()
+        mine = before is not None and before.holder_identity == self.identity
+        moves = ((before.lease_transitions or 0) + (not mine)) if before else 0
+        return LeaseSpec(
+            holder_identity=self.identity,
+            lease_duration_seconds=int(self.duration),
+            acquire_time=(before.acquire_time if mine and before else None) or now,
+            renew_time=now,
+            lease_transitions=moves,
+        )
+
+    async def release(self) -> None:
+        """Let the next one in without waiting. Best effort: a lease not given back runs out."""
+        if self._held is None:
+            return
+        now = clock.microstamp()
+        spec = structs.replace(
+            self._held.spec, holder_identity="", lease_duration_seconds=1, renew_time=now, acquire_time=now
+        )
+        try:
+            async with asyncio.timeout(RELEASE):
+                await self.client.update(structs.replace(self._held, spec=spec))
+        except (APIError, TimeoutError) as error:
+            log.warning("lease %s/%s not released: %s", self.namespace, self.name, error)

@@ -1,0 +1,152 @@
+"""A queue of keys: however often a key is added, it is worked once, and by one worker at a time.
+
+A key that is added while it is worked is worked again afterwards. Failures come back with a pause that
+doubles per key. The subtle thing: a wait lives until its key is worked the next time, whatever wakes it,
+because the plan then says anew what it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Hashable
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from volplane.base import clock
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Backoff(Struct, frozen=True):
+    first: float = 0.005
+    longest: float = 1000.0
+
+    def pause(self, failures: int) -> float:
+        """Seconds before the next try, after this many failures in a row."""
+        return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
+
+
+class Waiting(Struct, Generic[K], frozen=True):
+    """What a role knows and no object shows: this key waits for that."""
+
+    key: K
+    why: str
+    since: datetime
+    next_try: datetime | None  # None: only an event wakes it
+
+
+class Queue(Generic[K]):
+    def __init__(self, backoff: Backoff = Backoff()) -> None:  # noqa: B008  (frozen)
+        self.backoff = backoff
+        self._ready: deque[K] = deque()
+        self._dirty: set[K] = set()  # wanted, whether in `_ready` or again after the present work
+        self._working: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._waits: dict[K, dict[str, Waiting[K]]] = {}
+        self._before: dict[K, dict[str, Waiting[K]]] = {}  # of keys in work: what they waited for until now
+        self._takers: deque[asyncio.Future[None]] = deque()
+
+    def add(self, key: K) -> None:
+        if key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._working:
+            self._offer(key)
+
+    def later(self, key: K, seconds: float, why: str = "") -> None:
+        """Work the key in that many seconds, or when an event adds it; `math.inf` waits for the event
+        alone.
+        """
+        self._note(key, seconds, why)
+        if math.isinf(seconds):
+            return
+        due = clock.now() + max(seconds, 0.0)
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= due:
+                return
+            timer.cancel()
+        self._timers[key] = asyncio.get_running_loop().call_at(due, self._ring, key)
+
+    def retry(self, key: K, why: str = "", backoff: Backoff | None = None) -> float:
+        """Work the key again after its next pause; the pause, for whoever wants to say it."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        pause = (backoff or self.backoff).pause(failures)
+        self.later(key, pause, why)
+        return pause
+
+    def failures(self, key: K) -> int:
+        return self._failures.get(key, 0)
+
+    def forget(self, key: K) -> None:
+        """The key did well: its next failure starts with the shortest pause."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> K:
+        """The next key; the caller owes a `done`."""
+        while not self._ready:
+            taker = asyncio.get_running_loop().create_future()
+            self._takers.append(taker)
+            try:
+                await taker
+            except asyncio.CancelledError:
+                if taker.done() and not taker.cancelled():
+                    self._wake()  # we were chosen and leave: somebody else must come
+                raise
+        key = self._ready.popleft()
+        self._dirty.discard(key)
+        self._working.add(key)
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        if waits := self._waits.pop(key, None):
+            self._before[key] = waits
+        return key
+
+    def done(self, key: K) -> None:
+        self._working.discard(key)
+        self._before.pop(key, None)
+        if key in self._dirty:
+            self._offer(key)
+
+    @property
+    def waits(self) -> list[Waiting[K]]:
+        return [waiting for waits in self._waits.values() for waiting in waits.values()]
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing to do now; timers may still ring."""
+        return not self._dirty and not self._working
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _offer(self, key: K) -> None:
+        self._ready.append(key)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._takers:
+            taker = self._takers.popleft()
+            if not taker.done():
+                return taker.set_result(None)
+
+    def _ring(self, key: K) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _note(self, key: K, seconds: float, why: str) -> None:
+        now = clock.wall()
+        earlier = self._before.get(key, {}).get(why) or self._waits.get(key, {}).get(why)
+        since = earlier.since if earlier else now
+        next_try = None if math.isinf(seconds) else now + timedelta(seconds=max(seconds, 0.0))
+        self._waits.setdefault(key, {})[why] = Waiting(key, why, since, next_try)

@@ -1,0 +1,100 @@
+"""Keys: once, one worker at a time, later and later; and what they say while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from volplane.base import clock
+from volplane.loops.queue import Backoff, Queue
+
+pytestmark = pytest.mark.virtual
+
+
+async def test_a_key_added_fifty_times_is_worked_once() -> None:
+    queue: Queue[str] = Queue()
+    for _ in range(50):
+        queue.add("a")
+    queue.add("b")
+    assert [await queue.get(), await queue.get()] == ["a", "b"]
+    assert len(queue) == 0
+
+
+async def test_a_key_in_work_is_not_handed_out_but_comes_again_afterwards() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    key = await queue.get()
+    queue.add("a")
+    queue.add("a")
+    taker = asyncio.create_task(queue.get())
+    await asyncio.sleep(1)
+    assert not taker.done()
+    queue.done(key)
+    assert await taker == "a"
+    queue.done("a")
+    assert queue.is_idle
+
+
+async def test_the_pause_doubles_per_key_up_to_its_longest_and_starts_over_after_success() -> None:
+    queue: Queue[str] = Queue(Backoff(first=1, longest=5))
+    pauses = []
+    for _ in range(5):
+        before = clock.now()
+        queue.retry("a", "no answer")
+        key = await queue.get()
+        pauses.append(clock.now() - before)
+        queue.done(key)
+    assert pauses == [1, 2, 4, 5, 5]
+    assert queue.failures("a") == 5
+    queue.forget("a")
+    assert queue.retry("a") == 1
+    assert queue.retry("b") == 1
+
+
+def test_the_pause_never_overflows() -> None:
+    assert Backoff().pause(10_000) == 1000.0
+    assert Backoff().pause(1) == 0.005
+
+
+async def test_the_earliest_of_several_waits_rings() -> None:
+    queue: Queue[str] = Queue()
+    for seconds in (30, 10, 20):
+        queue.later("a", seconds, f"{seconds} seconds")
+    assert await queue.get() == "a"
+    assert clock.now() == pytest.approx(10)
+
+
+async def test_a_wait_ends_when_its_key_is_worked_for_another_reason() -> None:
+    queue: Queue[str] = Queue()
+    queue.later("a", 30, "for a node")
+    queue.add("a")
+    queue.done(await queue.get())
+    assert queue.waits == []
+    await asyncio.sleep(60)
+    assert queue.is_idle
+
+
+async def test_a_reason_that_stays_keeps_its_since() -> None:
+    queue: Queue[str] = Queue()
+    queue.later("a", 10, "for a node")
+    began = queue.waits[0].since
+    key = await queue.get()
+    queue.later("a", 10, "for a node")
+    queue.later("a", math.inf, "for its pod")
+    queue.done(key)
+    first, second = queue.waits
+    assert (first.key, first.why, first.since) == ("a", "for a node", began)
+    assert first.next_try is not None
+    assert (first.next_try - began).total_seconds() == pytest.approx(20)
+    assert (second.why, second.next_try) == ("for its pod", None)
+
+
+async def test_a_taker_that_leaves_does_not_take_a_wake_up_with_it() -> None:
+    queue: Queue[str] = Queue()
+    leaving, staying = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await asyncio.sleep(1)
+    queue.add("a")  # wakes the first
+    leaving.cancel()
+    assert await staying == "a"

@@ -1,0 +1,19 @@
+"""Write a CSI driver by overriding methods.
+
+    class Disks(sdk.Driver):
+        name, version = "disks.example.com", "1.0"
+
+        async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse: ...
+        async def delete_volume(self, request: v1.DeleteVolumeRequest) -> v1.DeleteVolumeResponse: ...
+
+    await sdk.serve(Disks(), "/run/csi/csi.sock")
+
+Capabilities follow from what is overridden. `errors` are what a driver raises, `Local` calls one in memory.
+"""
+
+from volplane.csi import v1
+from volplane.sdk import errors
+from volplane.sdk.driver import Driver
+from volplane.sdk.server import Local, Server, serve
+
+__all__ = ["Driver", "Local", "Server", "errors", "serve", "v1"]

@@ -1,0 +1,115 @@
+"""What a driver can do, read off the methods it overrides."""
+
+from __future__ import annotations
+
+import re
+
+from volplane.csi import v1
+from volplane.csi.services import SERVICES
+from volplane.sdk.driver import Driver
+
+_Plugin = v1.PluginCapability
+_Controller = v1.ControllerServiceCapability
+_Group = v1.GroupControllerServiceCapability
+_Node = v1.NodeServiceCapability
+
+# Method → capability. The methods of a pair come together, or the volume could not be got rid of again.
+_CONTROLLER = {
+    "CreateVolume": "CREATE_DELETE_VOLUME",
+    "ControllerPublishVolume": "PUBLISH_UNPUBLISH_VOLUME",
+    "ListVolumes": "LIST_VOLUMES",
+    "GetCapacity": "GET_CAPACITY",
+    "CreateSnapshot": "CREATE_DELETE_SNAPSHOT",
+    "ListSnapshots": "LIST_SNAPSHOTS",
+    "GetSnapshot": "GET_SNAPSHOT",
+    "ControllerExpandVolume": "EXPAND_VOLUME",
+    "ControllerGetVolume": "GET_VOLUME",
+    "ControllerModifyVolume": "MODIFY_VOLUME",
+}
+_NODE = {
+    "NodeStageVolume": "STAGE_UNSTAGE_VOLUME",
+    "NodeGetVolumeStats": "GET_VOLUME_STATS",
+    "NodeExpandVolume": "EXPAND_VOLUME",
+}
+_GROUP = {"CreateVolumeGroupSnapshot": "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"}
+_PAIRS = (
+    ("CreateVolume", "DeleteVolume"),
+    ("ControllerPublishVolume", "ControllerUnpublishVolume"),
+    ("CreateSnapshot", "DeleteSnapshot"),
+    ("CreateVolumeGroupSnapshot", "DeleteVolumeGroupSnapshot"),
+    ("NodeStageVolume", "NodeUnstageVolume"),
+    ("NodePublishVolume", "NodeUnpublishVolume"),
+)
+# Claims that belong to one service only; VOLUME_CONDITION and SINGLE_NODE_MULTI_WRITER are said by both.
+_CONTROLLER_ONLY = frozenset({"CLONE_VOLUME", "PUBLISH_READONLY", "LIST_VOLUMES_PUBLISHED_NODES"})
+_NODE_ONLY = frozenset({"VOLUME_MOUNT_GROUP"})
+_BOTH = frozenset({"VOLUME_CONDITION", "SINGLE_NODE_MULTI_WRITER"})
+_OTHER = frozenset({"VOLUME_ACCESSIBILITY_CONSTRAINTS", "OFFLINE"})
+
+
+def snake(method: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower()
+
+
+class Offer:
+    """The calls a driver answers and the capabilities it names for them."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.methods = frozenset(m for service in SERVICES.values() for m in service if _offers(driver, m))
+        self.claims = driver.claims
+        self._check(type(driver).__name__)
+
+    def _check(self, name: str) -> None:
+        for one, other in _PAIRS:
+            if (one in self.methods) != (other in self.methods):
+                raise TypeError(f"{name} overrides one of {snake(one)} and {snake(other)}; it needs both")
+        unknown = self.claims - _CONTROLLER_ONLY - _NODE_ONLY - _BOTH - _OTHER
+        if unknown:
+            raise TypeError(f"{name} claims {', '.join(sorted(unknown))}, which CSI does not know")
+
+    def serves(self, service: str) -> bool:
+        return not self.methods.isdisjoint(SERVICES[f"csi.v1.{service}"])
+
+    @property
+    def stages(self) -> bool:
+        return "NodeStageVolume" in self.methods
+
+    def plugin(self) -> v1.GetPluginCapabilitiesResponse:
+        services = [
+            ("Controller", "CONTROLLER_SERVICE"),
+            ("GroupController", "GROUP_CONTROLLER_SERVICE"),
+            ("SnapshotMetadata", "SNAPSHOT_METADATA_SERVICE"),
+        ]
+        named = [capability for service, capability in services if self.serves(service)]
+        named += sorted(self.claims & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+        found = [_Plugin(service=_Plugin.Service(type=n)) for n in named]
+        if self.methods & {"ControllerExpandVolume", "NodeExpandVolume"}:
+            expansion = _Plugin.VolumeExpansion
+            when = expansion.OFFLINE if "OFFLINE" in self.claims else expansion.ONLINE
+            found.append(_Plugin(volume_expansion=expansion(type=when)))
+        return v1.GetPluginCapabilitiesResponse(capabilities=found)
+
+    def controller(self) -> v1.ControllerGetCapabilitiesResponse:
+        rpc = _Controller.RPC
+        names = self._named(_CONTROLLER, _CONTROLLER_ONLY | _BOTH)
+        found = [_Controller(rpc=rpc(type=name)) for name in names]
+        return v1.ControllerGetCapabilitiesResponse(capabilities=found)
+
+    def group(self) -> v1.GroupControllerGetCapabilitiesResponse:
+        rpc = _Group.RPC
+        found = [_Group(rpc=rpc(type=name)) for name in self._named(_GROUP, frozenset())]
+        return v1.GroupControllerGetCapabilitiesResponse(capabilities=found)
+
+    def node(self) -> v1.NodeGetCapabilitiesResponse:
+        rpc = _Node.RPC
+        names = self._named(_NODE, _NODE_ONLY | _BOTH)
+        found = [_Node(rpc=rpc(type=name)) for name in names]
+        return v1.NodeGetCapabilitiesResponse(capabilities=found)
+
+    def _named(self, derived: dict[str, str], claimable: frozenset[str]) -> list[str]:
+        return [c for m, c in derived.items() if m in self.methods] + sorted(self.claims & claimable)
+
+
+def _offers(driver: Driver, method: str) -> bool:
+    base = getattr(Driver, snake(method), None)
+    return base is not None and getattr(type(driver), snake(method)) is not base and method != "Probe"

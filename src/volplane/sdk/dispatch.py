@@ -1,0 +1,162 @@
+"""From a request to the driver's method and back: checks, locks, joins, logs, metrics, errors.
+
+The work of a call belongs to us, not to the caller: when the caller's deadline passes, mkfs is not
+cancelled half-way. The work runs on with its lock, an equal call joins it and gets its answer, any other
+call on the volume is told ABORTED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from google.protobuf.message import Message
+
+from volplane.base import failpoint, metrics
+from volplane.csi import redact, v1
+from volplane.csi.outcome import CallError, Code
+from volplane.sdk import locks, validation
+from volplane.sdk.capabilities import Offer, snake
+from volplane.sdk.driver import Driver
+from volplane.sdk.errors import Aborted, Internal, Unavailable
+
+log = logging.getLogger(__name__)
+
+_seconds = metrics.histogram(
+    "csi_plugin_operations_seconds",
+    "Container Storage Interface operation duration with gRPC error code status total",
+    ("driver_name", "method_name", "grpc_status_code"),
+)
+
+
+class Dispatcher:
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.offer = driver, Offer(driver)
+        self._locks = locks.Locks()
+        self._running: dict[tuple[str, bytes], asyncio.Task[Message]] = {}
+        self._closing = False
+        self._methods = self._build()
+
+    @property
+    def methods(self) -> Mapping[str, Callable[[Any], Any]]:
+        """Everything this driver answers, Identity and the capability calls included."""
+        return self._methods
+
+    def _build(self) -> dict[str, Callable[[Any], Any]]:
+        found: dict[str, Callable[[Any], Any]] = {
+            "GetPluginInfo": self._plugin_info,
+            "GetPluginCapabilities": _fixed(self.offer.plugin),
+            "Probe": self._probe,
+        }
+        fixed = [
+            ("Controller", "ControllerGetCapabilities", self.offer.controller),
+            ("GroupController", "GroupControllerGetCapabilities", self.offer.group),
+            ("Node", "NodeGetCapabilities", self.offer.node),
+        ]
+        found |= {name: _fixed(make) for service, name, make in fixed if self.offer.serves(service)}
+        return found | {m: getattr(self.driver, snake(m)) for m in self.offer.methods}
+
+    async def unary(self, method: str, request: Message) -> Message:
+        """The reply, or CallError: never anything else."""
+        started = time.perf_counter()
+        code = Code.CANCELLED
+        try:
+            reply = await self._answer(method, request)
+            code = Code.OK
+            return reply
+        except CallError as error:
+            code = error.code
+            raise
+        finally:
+            label = _seconds.labels(self.driver.name, method, code.spoken)
+            label.observe(time.perf_counter() - started)
+
+    async def stream(self, method: str, request: Message) -> AsyncIterator[Message]:
+        validation.check(method, request)
+        try:
+            async for reply in self._methods[method](request):
+                yield reply
+        except CallError:
+            raise
+        except Exception as error:
+            log.exception("%s failed", method)
+            raise Internal(_words(error)) from error
+
+    async def close(self, grace: float) -> None:
+        """Refuse new calls, let the work under way end, and cancel what does not."""
+        self._closing = True
+        tasks = tuple(self._running.values())
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=grace)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _answer(self, method: str, request: Message) -> Message:
+        if self._closing:
+            raise Unavailable(f"{self.driver.name} is shutting down")
+        validation.check(method, request, stages=self.offer.stages)
+        if not locks.is_locking(method):
+            return await self._look(method, request)
+        key = (method, request.SerializeToString(deterministic=True))
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.ensure_future(self._work(method, request))
+            task.add_done_callback(lambda done: self._ended(key, done))
+        return await asyncio.shield(task)
+
+    def _ended(self, key: tuple[str, bytes], task: asyncio.Task[Message]) -> None:
+        del self._running[key]
+        if not task.cancelled():
+            task.exception()  # the caller may have left; nobody else will look at it
+
+    async def _look(self, method: str, request: Message) -> Message:
+        try:
+            reply: Message = await self._methods[method](request)
+        except CallError:
+            raise
+        except Exception as error:
+            log.exception("%s failed", method)
+            raise Internal(_words(error)) from error
+        return reply
+
+    async def _work(self, method: str, request: Message) -> Message:
+        try:
+            with self._locks.hold(method, request):
+                log.info("%s: called args=%s", method, redact.text(request))
+                reply: Message = await self._methods[method](request)
+                if failpoint.armed:
+                    failpoint.hit(f"rpc:{method}:served")
+        except asyncio.CancelledError:
+            raise Unavailable(f"{self.driver.name} stopped during {method}") from None
+        except CallError as error:
+            log.error("%s: %s", method, error)
+            raise
+        except Exception as error:
+            # It fell over half-way and left we do not know what: with an uncertain code the caller comes again.
+            log.exception("%s failed", method)
+            raise Aborted(_words(error)) from error
+        return reply
+
+    async def _plugin_info(self, request: v1.GetPluginInfoRequest) -> v1.GetPluginInfoResponse:
+        return v1.GetPluginInfoResponse(name=self.driver.name, vendor_version=self.driver.version)
+
+    async def _probe(self, request: v1.ProbeRequest) -> v1.ProbeResponse:
+        return v1.ProbeResponse(ready={"value": await self.driver.probe()})
+
+
+def _fixed(make: Callable[[], Message]) -> Callable[[Any], Any]:
+    reply = make()
+
+    async def answer(request: Message) -> Message:
+        return reply
+
+    return answer
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,110 @@
+"""A driver on its socket, or in memory.
+
+`serve` is what a driver's main function awaits: it ends when it is cancelled, after the calls under way
+have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from volplane.csi.client import Calls
+from volplane.csi.listen import Listener, Serve
+from volplane.csi.outcome import CallError, Code
+from volplane.csi.services import METHODS, Method
+from volplane.sdk.dispatch import Dispatcher
+from volplane.sdk.driver import Driver
+
+GRACE = 10.0  # seconds that calls under way get at shutdown
+
+_STATUS = {status.value[0]: status for status in grpc.StatusCode}
+
+
+class Server:
+    """Serves between `start` and `close`; also an async context manager."""
+
+    def __init__(self, driver: Driver, socket: str, *, grace: float = GRACE) -> None:
+        self.driver, self.grace = driver, grace
+        self._dispatcher = Dispatcher(driver)
+        self._listener = Listener(socket, {m: self._serve(METHODS[m]) for m in self._dispatcher.methods})
+
+    async def start(self) -> None:
+        await self.driver.start()
+        try:
+            await self._listener.start()
+        except BaseException:
+            await self.driver.stop()
+            raise
+
+    async def close(self) -> None:
+        await self._dispatcher.close(self.grace)
+        await self._listener.close(0.0)
+        await self.driver.stop()
+
+    async def __aenter__(self) -> Server:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _serve(self, method: Method) -> Serve:
+        dispatcher = self._dispatcher
+
+        async def unary(request: Message, context: Any) -> Message:
+            try:
+                return await dispatcher.unary(method.name, request)
+            except CallError as error:
+                await _abort(context, error)
+                raise  # abort() has raised already; this is for the reader
+
+        async def stream(request: Message, context: Any) -> AsyncIterator[Message]:
+            try:
+                async for reply in dispatcher.stream(method.name, request):
+                    yield reply
+            except CallError as error:
+                await _abort(context, error)
+
+        return stream if method.streams else unary
+
+
+async def _abort(context: Any, error: CallError) -> None:
+    await context.abort(_STATUS[error.code], error.message)
+
+
+async def serve(driver: Driver, socket: str, *, grace: float = GRACE) -> None:
+    """Until cancelled."""
+    async with Server(driver, socket, grace=grace):
+        await asyncio.get_running_loop().create_future()
+
+
+class Local(Calls):
+    """The driver without a socket: same calls, same errors, works in virtual time."""
+
+    def __init__(self, driver: Driver, *, component: str = "csi") -> None:
+        super().__init__(component)
+        self._driver = driver
+        self._dispatcher = Dispatcher(driver)
+
+    async def ready(self, timeout: float | None = None) -> None:
+        return None
+
+    async def close(self) -> None:
+        await self._dispatcher.close(0.0)
+
+    async def _send(self, method: Method, request: Message, timeout: float) -> Any:
+        if method.name not in self._dispatcher.methods:
+            raise CallError(Code.UNIMPLEMENTED, f"{method.path} is not offered")
+        # Through bytes, so that neither side can change the other's message.
+        copy = method.request.FromString(request.SerializeToString())
+        try:
+            async with asyncio.timeout(timeout):
+                reply = await self._dispatcher.unary(method.name, copy)
+        except TimeoutError:
+            raise CallError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
+        return method.reply.FromString(reply.SerializeToString())

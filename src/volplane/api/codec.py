@@ -17,7 +17,7 @@ from msgspec import structs
 from volplane.api import kinds
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
-from volplane.api.object import Object
+from volplane.api.object import Object, schema
 
 O = TypeVar("O", bound=Object)  # noqa: E741
 R = TypeVar("R", bound=Resource)
@@ -57,6 +57,17 @@ def builtins(obj: Object) -> dict[str, Any]:
     data: dict[str, Any] = msgspec.to_builtins(obj, str_keys=True)
     kind = kinds._BY_TYPE.get(type(obj)) if isinstance(obj, Resource) else None
     return data if kind is None else {"kind": kind.kind, "apiVersion": kind.api_version, **data}
+
+
+def exactly(obj: Object) -> dict[str, Any]:
+    """A merge patch that makes a piece of an object equal to `obj`: what is not set is told to go."""
+    data: dict[str, Any] = msgspec.to_builtins(obj)
+    for name, info in schema(type(obj)).items():
+        if name not in data:
+            data[name] = None
+        elif info.shape == "object" and info.type is not None:
+            data[name] = exactly(getattr(obj, info.attribute))
+    return data
 
 
 def convert(of: type[O], data: Mapping[str, Any]) -> O:

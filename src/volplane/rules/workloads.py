@@ -1,4 +1,4 @@
-"""What all workload controllers agree on: which pods are theirs, which are alive, and what a template makes."""
+"""What all workload controllers agree on: whose pods these are, which are alive, what a template makes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import structs
 from volplane.api import codec, kinds
 from volplane.api.core import Pod, PodTemplateSpec
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
+from volplane.rules.pods import has_ended
 
 _HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -30,18 +31,15 @@ def controller_of(obj: Resource) -> OwnerReference | None:
     return next((r for r in obj.metadata.owner_references if r.controller), None)
 
 
-def is_controlled_by(obj: Resource, owner: Resource) -> bool:
+def controller_uids(obj: Resource) -> list[str]:
+    """An index function: whose object this is."""
     reference = controller_of(obj)
-    return reference is not None and reference.uid == owner.uid
-
-
-def is_finished(pod: Pod) -> bool:
-    return pod.status.phase in ("Succeeded", "Failed")
+    return [reference.uid] if reference else []
 
 
 def is_active(pod: Pod) -> bool:
     """Counts towards the wanted number: neither finished nor on its way out."""
-    return not is_finished(pod) and not pod.is_deleting
+    return not has_ended(pod) and not pod.is_deleting
 
 
 def is_ready(pod: Pod) -> bool:
@@ -51,7 +49,8 @@ def is_ready(pod: Pod) -> bool:
 def ready_since(pod: Pod) -> str:
     """When the pod turned Ready, as the wire writes times; empty while it is not."""
     return next(
-        (c.last_transition_time for c in pod.status.conditions if c.type == "Ready" and c.status == "True"), ""
+        (c.last_transition_time for c in pod.status.conditions if c.type == "Ready" and c.status == "True"),
+        "",
     )
 
 

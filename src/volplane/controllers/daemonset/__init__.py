@@ -1,0 +1,1 @@
+"""DaemonSet: one pod on every node that is eligible."""

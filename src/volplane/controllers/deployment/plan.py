@@ -1,0 +1,224 @@
+"""Which ReplicaSet serves the current template, and how replicas move from the old ones to it.
+
+Rolling: the new set grows while all pods together stay below replicas + maxSurge, the old ones shrink while
+the ready ones stay at or above replicas - maxUnavailable. Recreate: the new set grows only when the old pods
+are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct, structs
+
+from volplane.api.apps import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec
+from volplane.api.core import PodTemplateSpec
+from volplane.api.meta import LabelSelector, ObjectMeta
+from volplane.rules.workloads import fraction_of, owner_reference, template_hash, without_label
+
+HASH_LABEL = "pod-template-hash"
+REVISION = "deployment.kubernetes.io/revision"
+
+
+class Create(Struct, frozen=True):
+    set: ReplicaSet
+
+
+class Scale(Struct, frozen=True):
+    set: ReplicaSet
+    replicas: int
+
+
+class Revise(Struct, frozen=True):
+    """An older set serves the template again: it gets the newest revision number."""
+
+    set: ReplicaSet
+    revision: int
+
+
+class Remove(Struct, frozen=True):
+    set: ReplicaSet
+
+
+class Report(Struct, frozen=True):
+    status: DeploymentStatus
+
+
+Step = Create | Scale | Revise | Remove | Report
+
+
+def plan(wanted: Deployment, sets: Sequence[ReplicaSet], now: str) -> Iterator[Step]:
+    """Steps for a deployment and the sets it controls."""
+    current = next((s for s in sets if serves(s, wanted)), None)
+    old = [s for s in sets if s is not current]
+    if not wanted.is_deleting:
+        if current is None:
+            yield Create(new_set(wanted, old))
+        else:
+            newest = max((revision_of(s) for s in old), default=0)
+            if revision_of(current) <= newest:
+                yield Revise(current, newest + 1)
+            yield from _move(wanted, current, old)
+            yield from _history(wanted, old)
+    status = observed(wanted, current, sets, now)
+    if status != wanted.status:
+        yield Report(status)
+
+
+def serves(candidate: ReplicaSet, wanted: Deployment) -> bool:
+    return without_label(candidate.spec.template, HASH_LABEL) == wanted.spec.template
+
+
+def revision_of(candidate: ReplicaSet) -> int:
+    text = candidate.metadata.annotations.get(REVISION, "")
+    return int(text) if text.isdigit() else 0
+
+
+def desired(wanted: Deployment) -> int:
+    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
+
+
+def new_set(wanted: Deployment, old: Sequence[ReplicaSet]) -> ReplicaSet:
+    """The set for the current template; its first size is what the strategy allows now."""
+    spec = wanted.spec
+    word = template_hash(spec.template, wanted.status.collision_count or 0)
+    labels = {**spec.template.metadata.labels, HASH_LABEL: word}
+    selector = spec.selector or LabelSelector()
+    revision = max((revision_of(s) for s in old), default=0) + 1
+    return ReplicaSet(
+        metadata=ObjectMeta(
+            name=f"{wanted.name}-{word}",
+            namespace=wanted.namespace,
+            labels=labels,
+            annotations={**wanted.metadata.annotations, REVISION: str(revision)},
+            owner_references=(owner_reference(wanted),),
+        ),
+        spec=ReplicaSetSpec(
+            replicas=_room(wanted, old, 0),
+            min_ready_seconds=spec.min_ready_seconds,
+            selector=structs.replace(selector, match_labels={**selector.match_labels, HASH_LABEL: word}),
+            template=_labelled(spec.template, labels),
+        ),
+    )
+
+
+def _labelled(template: PodTemplateSpec, labels: dict[str, str]) -> PodTemplateSpec:
+    return structs.replace(template, metadata=structs.replace(template.metadata, labels=labels))
+
+
+def _size(candidate: ReplicaSet) -> int:
+    return candidate.spec.replicas or 0
+
+
+def _surge(wanted: Deployment) -> tuple[int, int]:
+    """maxSurge and maxUnavailable as numbers; both zero would never move, so one pod may then be missing."""
+    total, rolling = desired(wanted), wanted.spec.strategy.rolling_update
+    surge = fraction_of(rolling.max_surge if rolling else None, total, round_up=True, default=-(-total // 4))
+    missing = fraction_of(
+        rolling.max_unavailable if rolling else None, total, round_up=False, default=total // 4
+    )
+    return surge, (missing if surge or missing else 1)
+
+
+def _room(wanted: Deployment, old: Sequence[ReplicaSet], current: int) -> int:
+    """How large the new set may be now."""
+    total = desired(wanted)
+    if wanted.spec.strategy.type == "Recreate":
+        return 0 if any(s.status.replicas or _size(s) for s in old) else total
+    surge, _ = _surge(wanted)
+    others = sum(_size(s) for s in old)
+    return min(total, max(current, total + surge - others))
+
+
+def _move(wanted: Deployment, current: ReplicaSet, old: Sequence[ReplicaSet]) -> Iterator[Scale]:
+    total = desired(wanted)
+    if wanted.spec.paused:
+        return
+    size = min(total, _room(wanted, old, _size(current)))
+    if size != _size(current):
+        yield Scale(current, size)
+    yield from _shrink(wanted, current, [s for s in old if _size(s)], total)
+
+
+def _shrink(wanted: Deployment, current: ReplicaSet, old: list[ReplicaSet], total: int) -> Iterator[Scale]:
+    if wanted.spec.strategy.type == "Recreate":
+        yield from (Scale(s, 0) for s in old)
+        return
+    _, missing = _surge(wanted)
+    ready = current.status.ready_replicas + sum(s.status.ready_replicas for s in old)
+    spare = ready - (total - missing)
+    for candidate in sorted(old, key=revision_of):
+        # Pods that are not ready serve nobody: they go first and cost nothing.
+        idle = max(_size(candidate) - candidate.status.ready_replicas, 0)
+        give = idle + min(max(spare, 0), _size(candidate) - idle)
+        spare -= give - idle
+        if give:
+            yield Scale(candidate, _size(candidate) - give)
+
+
+def _history(wanted: Deployment, old: Sequence[ReplicaSet]) -> Iterator[Remove]:
+    limit = 10 if wanted.spec.revision_history_limit is None else wanted.spec.revision_history_limit
+    idle = [s for s in old if not _size(s) and not s.status.replicas and not s.is_deleting]
+    yield from (Remove(s) for s in sorted(idle, key=revision_of)[: max(len(idle) - limit, 0)])
+
+
+def observed(
+    wanted: Deployment, current: ReplicaSet | None, sets: Sequence[ReplicaSet], now: str
+) -> DeploymentStatus:
+    total = sum(s.status.replicas for s in sets)
+    ready = sum(s.status.ready_replicas for s in sets)
+    available = sum(s.status.available_replicas for s in sets)
+    updated = current.status.replicas if current else 0
+    enough = available >= desired(wanted) - _surge(wanted)[1]
+    done = updated == total == available == desired(wanted)
+    return DeploymentStatus(
+        observed_generation=wanted.metadata.generation,
+        replicas=total,
+        updated_replicas=updated,
+        ready_replicas=ready,
+        available_replicas=available,
+        unavailable_replicas=max(desired(wanted) - available, 0),
+        collision_count=wanted.status.collision_count,
+        conditions=(_availability(wanted, enough, now), _progress(wanted, current, done, now)),
+    )
+
+
+def _availability(wanted: Deployment, enough: bool, now: str) -> DeploymentCondition:
+    if enough:
+        return _condition(
+            wanted,
+            "Available",
+            "True",
+            "MinimumReplicasAvailable",
+            "Deployment has minimum availability.",
+            now,
+        )
+    text = "Deployment does not have minimum availability."
+    return _condition(wanted, "Available", "False", "MinimumReplicasUnavailable", text, now)
+
+
+def _progress(wanted: Deployment, current: ReplicaSet | None, done: bool, now: str) -> DeploymentCondition:
+    name = current.name if current else ""
+    if done and current:
+        text = f'ReplicaSet "{name}" has successfully progressed.'
+        return _condition(wanted, "Progressing", "True", "NewReplicaSetAvailable", text, now)
+    reason = "ReplicaSetUpdated" if current else "NewReplicaSetCreated"
+    return _condition(wanted, "Progressing", "True", reason, f'ReplicaSet "{name}" is progressing.', now)
+
+
+def _condition(
+    wanted: Deployment, type: str, status: str, reason: str, message: str, now: str
+) -> DeploymentCondition:
+    """The condition; its times move only when its content does."""
+    held = next((c for c in wanted.status.conditions if c.type == type), None)
+    if held and (held.status, held.reason, held.message) == (status, reason, message):
+        return held
+    since = held.last_transition_time if held and held.status == status else now
+    return DeploymentCondition(
+        type=type,
+        status=status,
+        reason=reason,
+        message=message,
+        last_update_time=now,
+        last_transition_time=since,
+    )

@@ -1,0 +1,58 @@
+"""Keeps the pods of each ReplicaSet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import assert_never
+
+from volplane.api import codec
+from volplane.api.apps import ReplicaSet
+from volplane.api.core import Pod
+from volplane.controllers.replicaset.plan import Create, Delete, Report, plan
+from volplane.loops.controller import Controller
+from volplane.rules.workloads import controller_of, controller_uids, pod_of
+
+
+class ReplicaSets(Controller[str]):
+    name = "replicaset-controller"
+
+    def setup(self) -> None:
+        self.sets = self.watch(ReplicaSet, lambda old, new: [new.key] if new else [])
+        self.pods = self.watch(Pod, self._set_of)
+        self.owned = self.pods.index("controller", controller_uids)
+
+    def _set_of(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
+        for pod in (old, new):
+            owner = controller_of(pod) if pod else None
+            if pod and owner and owner.kind == "ReplicaSet":
+                yield f"{pod.namespace}/{owner.name}"
+
+    async def reconcile(self, key: str) -> None:
+        wanted = self.sets.at(key)
+        if wanted is None:
+            return
+        async with asyncio.TaskGroup() as group:
+            for step in plan(wanted, self.owned[wanted.uid]):
+                match step:
+                    case Create(count):
+                        for _ in range(count):
+                            group.create_task(self._create(wanted))
+                    case Delete(pod):
+                        group.create_task(self._delete(wanted, pod))
+                    case Report(status):
+                        patch = {"status": codec.exactly(status)}
+                        where = (wanted.name, wanted.namespace)
+                        await self.client.patch(
+                            ReplicaSet, *where, merge=patch, subresource="status", missing_ok=True
+                        )
+                    case _:
+                        assert_never(step)
+
+    async def _create(self, wanted: ReplicaSet) -> None:
+        pod = await self.client.create(pod_of(wanted.spec.template, wanted))
+        self.events.event(wanted, "Normal", "SuccessfulCreate", f"Created pod: {pod.name}")
+
+    async def _delete(self, wanted: ReplicaSet, pod: Pod) -> None:
+        await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, missing_ok=True)
+        self.events.event(wanted, "Normal", "SuccessfulDelete", f"Deleted pod: {pod.name}")

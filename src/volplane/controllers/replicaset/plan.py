@@ -1,0 +1,56 @@
+"""How many pods to make or give up, and what the status says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from volplane.api.apps import ReplicaSet, ReplicaSetStatus
+from volplane.api.core import Pod
+from volplane.rules.workloads import first_to_go, is_active, is_ready
+
+BURST = 500  # upstream's limit on pods made or deleted in one pass
+
+
+class Create(Struct, frozen=True):
+    count: int
+
+
+class Delete(Struct, frozen=True):
+    pod: Pod
+
+
+class Report(Struct, frozen=True):
+    status: ReplicaSetStatus
+
+
+def plan(wanted: ReplicaSet, pods: Sequence[Pod]) -> Iterator[Create | Delete | Report]:
+    """Steps for a set and the pods it controls."""
+    active = [p for p in pods if is_active(p)]
+    missing = desired(wanted) - len(active)
+    if not wanted.is_deleting:
+        if missing > 0:
+            yield Create(min(missing, BURST))
+        for pod in first_to_go(active)[: min(max(-missing, 0), BURST)]:
+            yield Delete(pod)
+    status = observed(wanted, active)
+    if status != wanted.status:
+        yield Report(status)
+
+
+def desired(wanted: ReplicaSet) -> int:
+    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
+
+
+def observed(wanted: ReplicaSet, active: Sequence[Pod]) -> ReplicaSetStatus:
+    ready = sum(is_ready(p) for p in active)
+    labels = wanted.spec.template.metadata.labels.items()
+    return ReplicaSetStatus(
+        replicas=len(active),
+        fully_labeled_replicas=sum(labels <= p.metadata.labels.items() for p in active),
+        ready_replicas=ready,
+        available_replicas=ready,
+        observed_generation=wanted.metadata.generation,
+        conditions=wanted.status.conditions,
+    )

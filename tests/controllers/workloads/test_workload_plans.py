@@ -1,0 +1,229 @@
+"""ReplicaSet, Deployment and DaemonSet: situation → steps."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from volplane.api.apps import (
+    DaemonSet,
+    DaemonSetSpec,
+    Deployment,
+    DeploymentSpec,
+    DeploymentStrategy,
+    ReplicaSet,
+    ReplicaSetSpec,
+    ReplicaSetStatus,
+    RollingUpdateDeployment,
+)
+from volplane.api.core import (
+    Container,
+    Node,
+    NodeSpec,
+    Pod,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    PodTemplateSpec,
+    Taint,
+)
+from volplane.api.meta import LabelSelector, ObjectMeta
+from volplane.controllers.daemonset import plan as daemon
+from volplane.controllers.deployment import plan as deploy
+from volplane.controllers.replicaset import plan as replica
+
+READY = (PodCondition(type="Ready", status="True"),)
+
+
+def template(image: str = "a") -> PodTemplateSpec:
+    return PodTemplateSpec(
+        metadata=ObjectMeta(labels={"app": "x"}), spec=PodSpec(containers=(Container(name="c", image=image),))
+    )
+
+
+def pod(
+    name: str, *, ready: bool = True, node: str = "n", phase: str = "Running", going: bool = False
+) -> Pod:
+    return Pod(
+        metadata=ObjectMeta(name=name, labels={"app": "x"}, deletion_timestamp="now" if going else None),
+        spec=PodSpec(node_name=node),
+        status=PodStatus(phase=phase, conditions=READY if ready else ()),
+    )
+
+
+def replicaset(replicas: int | None = 2) -> ReplicaSet:
+    return ReplicaSet(
+        metadata=ObjectMeta(name="s", namespace="d", uid="u", generation=3),
+        spec=ReplicaSetSpec(replicas=replicas, template=template()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "pods", "creates", "deletes"),
+    [
+        pytest.param(2, [], 2, [], id="nothing there"),
+        pytest.param(None, [], 1, [], id="replicas default to one"),
+        pytest.param(2, [pod("a"), pod("b")], 0, [], id="as many as wanted"),
+        pytest.param(2, [pod("a"), pod("b", going=True)], 1, [], id="a pod on its way out does not count"),
+        pytest.param(1, [pod("a", phase="Failed")], 1, [], id="a failed pod does not count"),
+        pytest.param(
+            1, [pod("a"), pod("b", ready=False)], 0, ["b"], id="the one that is not ready goes first"
+        ),
+        pytest.param(1, [pod("a"), pod("b", node="")], 0, ["b"], id="the unscheduled one goes first"),
+        pytest.param(0, [pod("a"), pod("b")], 0, ["a", "b"], id="scaled to nothing"),
+    ],
+)
+def test_a_replica_set_keeps_its_number(
+    replicas: int | None, pods: list[Pod], creates: int, deletes: list[str]
+) -> None:
+    steps = list(replica.plan(replicaset(replicas), pods))
+    assert sum(s.count for s in steps if isinstance(s, replica.Create)) == creates
+    assert [s.pod.name for s in steps if isinstance(s, replica.Delete)] == deletes
+
+
+def test_a_replica_set_at_rest_reports_once() -> None:
+    pods = [pod("a"), pod("b")]
+    (report,) = replica.plan(replicaset(), pods)
+    assert isinstance(report, replica.Report)
+    assert report.status.ready_replicas == 2
+    assert report.status.observed_generation == 3
+    assert list(replica.plan(structs.replace(replicaset(), status=report.status), pods)) == []
+
+
+def deployment(replicas: int = 4, image: str = "a", strategy: DeploymentStrategy | None = None) -> Deployment:
+    return Deployment(
+        metadata=ObjectMeta(name="d", namespace="ns", uid="u"),
+        spec=DeploymentSpec(
+            replicas=replicas,
+            selector=LabelSelector(match_labels={"app": "x"}),
+            template=template(image),
+            strategy=strategy or DeploymentStrategy(type="RollingUpdate"),
+        ),
+    )
+
+
+def made(wanted: Deployment, replicas: int, ready: int, revision: str) -> ReplicaSet:
+    held = deploy.new_set(wanted, [])
+    return structs.replace(
+        held,
+        metadata=structs.replace(held.metadata, annotations={deploy.REVISION: revision}),
+        spec=structs.replace(held.spec, replicas=replicas),
+        status=ReplicaSetStatus(replicas=replicas, ready_replicas=ready, available_replicas=ready),
+    )
+
+
+def scales(steps: list[deploy.Step]) -> dict[str, int]:
+    return {s.set.name: s.replicas for s in steps if isinstance(s, deploy.Scale)}
+
+
+def test_a_new_deployment_makes_one_set_with_all_replicas() -> None:
+    (create, report) = deploy.plan(deployment(), [], "now")
+    assert isinstance(create, deploy.Create)
+    assert create.set.spec.replicas == 4
+    assert create.set.metadata.annotations[deploy.REVISION] == "1"
+    hash = create.set.metadata.labels[deploy.HASH_LABEL]
+    assert create.set.name == f"d-{hash}"
+    assert create.set.spec.selector is not None
+    assert create.set.spec.selector.match_labels == {"app": "x", deploy.HASH_LABEL: hash}
+    assert isinstance(report, deploy.Report)
+
+
+def test_a_rolling_update_surges_by_a_quarter_and_ends() -> None:
+    old, new = deployment(image="a"), deployment(image="b")
+    first = made(old, 4, 4, "1")
+    (create, *_) = deploy.plan(new, [first], "now")
+    assert isinstance(create, deploy.Create)
+    assert create.set.spec.replicas == 1
+    assert create.set.metadata.annotations[deploy.REVISION] == "2"
+    # The new pod is ready: the old set may fall to what keeps three ready.
+    second = made(new, 1, 1, "2")
+    assert scales(list(deploy.plan(new, [first, second], "now"))) == {first.name: 2}
+    # All new ones are ready: nothing is left of the old set.
+    steps = list(deploy.plan(new, [made(old, 1, 1, "1"), made(new, 4, 4, "2")], "now"))
+    assert scales(steps) == {first.name: 0}
+
+
+def test_surge_zero_and_unavailable_zero_still_moves() -> None:
+    rolling = DeploymentStrategy(
+        type="RollingUpdate", rolling_update=RollingUpdateDeployment(max_surge=0, max_unavailable=0)
+    )
+    old, new = deployment(1, "a", rolling), deployment(1, "b", rolling)
+    steps = list(deploy.plan(new, [made(old, 1, 1, "1"), made(new, 0, 0, "2")], "now"))
+    assert scales(steps) == {made(old, 1, 1, "1").name: 0}
+
+
+def test_recreate_waits_until_the_old_pods_are_gone() -> None:
+    recreate = DeploymentStrategy(type="Recreate")
+    old, new = deployment(2, "a", recreate), deployment(2, "b", recreate)
+    first, second = made(old, 2, 2, "1"), made(new, 0, 0, "2")
+    assert scales(list(deploy.plan(new, [first, second], "now"))) == {first.name: 0}
+    assert scales(list(deploy.plan(new, [made(old, 0, 0, "1"), second], "now"))) == {second.name: 2}
+
+
+def test_going_back_to_an_old_template_reuses_its_set() -> None:
+    wanted = deployment(image="a")
+    back = made(wanted, 0, 0, "1")
+    steps = list(deploy.plan(wanted, [back, made(deployment(image="b"), 4, 4, "2")], "now"))
+    assert [s.revision for s in steps if isinstance(s, deploy.Revise)] == [3]
+
+
+def test_a_deployment_at_rest_writes_nothing() -> None:
+    wanted = deployment()
+    held = made(wanted, 4, 4, "1")
+    (report,) = deploy.plan(wanted, [held], "now")
+    assert isinstance(report, deploy.Report)
+    assert list(deploy.plan(structs.replace(wanted, status=report.status), [held], "later")) == []
+
+
+def node(name: str, *taints: Taint, **labels: str) -> Node:
+    return Node(metadata=ObjectMeta(name=name, labels=labels), spec=NodeSpec(taints=taints))
+
+
+def daemonset(image: str = "a") -> DaemonSet:
+    return DaemonSet(
+        metadata=ObjectMeta(name="d", namespace="ns", uid="u", generation=1),
+        spec=DaemonSetSpec(template=template(image)),
+    )
+
+
+def on(wanted: DaemonSet, where: str, *, ready: bool = True) -> Pod:
+    made = daemon.daemon_pod(wanted, where)
+    return structs.replace(
+        made,
+        metadata=structs.replace(made.metadata, name=f"d-{where}"),
+        spec=structs.replace(made.spec, node_name=where),
+        status=PodStatus(phase="Running", conditions=READY if ready else ()),
+    )
+
+
+def test_every_eligible_node_gets_one_pod_tied_to_it() -> None:
+    nodes = [node("a"), node("b", Taint(key="k", effect="NoSchedule")), node("c")]
+    steps = list(daemon.plan(daemonset(), nodes, [on(daemonset(), "c")]))
+    (create,) = [s for s in steps if isinstance(s, daemon.Create)]
+    assert create.node == "a"
+    assert daemon.target_of(create.pod) == "a"
+
+
+def test_a_cordoned_or_unready_node_keeps_its_daemon() -> None:
+    cordoned = node("a", Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"))
+    steps = list(daemon.plan(daemonset(), [cordoned], [on(daemonset(), "a")]))
+    assert [s for s in steps if isinstance(s, daemon.Delete)] == []
+
+
+def test_a_pod_on_a_node_that_left_is_deleted() -> None:
+    steps = list(daemon.plan(daemonset(), [node("a")], [on(daemonset(), "a"), on(daemonset(), "gone")]))
+    assert [s.pod.name for s in steps if isinstance(s, daemon.Delete)] == ["d-gone"]
+
+
+def test_an_update_replaces_one_ready_daemon_at_a_time() -> None:
+    old, new = daemonset("a"), daemonset("b")
+    steps = list(daemon.plan(new, [node("a"), node("b")], [on(old, "a"), on(old, "b")]))
+    assert len([s for s in steps if isinstance(s, daemon.Delete)]) == 1
+
+
+def test_a_daemon_set_at_rest_reports_once() -> None:
+    wanted, pods = daemonset(), [on(daemonset(), "a")]
+    (report,) = daemon.plan(wanted, [node("a")], pods)
+    assert isinstance(report, daemon.Report)
+    assert report.status.number_ready == report.status.desired_number_scheduled == 1
+    assert list(daemon.plan(structs.replace(wanted, status=report.status), [node("a")], pods)) == []

@@ -137,7 +137,7 @@ class Dispatcher:
             log.error("%s: %s", method, error)
             raise
         except Exception as error:
-            # It fell over half-way and left we do not know what: with an uncertain code the caller comes again.
+            # What it left behind is unknown: with an uncertain code the caller comes again.
             log.exception("%s failed", method)
             raise Aborted(_words(error)) from error
         return reply

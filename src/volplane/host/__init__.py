@@ -1,0 +1,32 @@
+"""The one door to the operating system: mounts, devices, file systems, processes, and a node's paths.
+
+No other room mounts, forks or blocks. Everything is a method of `Host`; `NodePaths` alone knows where a
+node's `/var/lib/kubelet` really is.
+"""
+
+from volplane.host.devices import DeviceBusy
+from volplane.host.files import Escapes, Stats, atomic_write
+from volplane.host.filesystems import UNKNOWN, Filesystem, Unreadable, WrongState
+from volplane.host.host import Host
+from volplane.host.mounts import MountEntry, MountTable
+from volplane.host.paths import NodePaths
+from volplane.host.processes import CommandFailed, CommandMissing, Completed, Process
+
+__all__ = [
+    "UNKNOWN",
+    "CommandFailed",
+    "CommandMissing",
+    "Completed",
+    "DeviceBusy",
+    "Escapes",
+    "Filesystem",
+    "Host",
+    "MountEntry",
+    "MountTable",
+    "NodePaths",
+    "Process",
+    "Stats",
+    "Unreadable",
+    "WrongState",
+    "atomic_write",
+]

@@ -1,0 +1,151 @@
+"""Loop devices and block devices.
+
+The kernel answers "yes" to the request to unbind a loop device that somebody still has open, and unbinds it
+some time later. Whoever detaches a disk must know, so `loop_detach` looks again and takes the request back.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+_LOOP_CLR_FD, _LOOP_SET_STATUS64, _LOOP_GET_STATUS64 = 0x4C01, 0x4C04, 0x4C05
+_LOOP_SET_CAPACITY, _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE = 0x4C07, 0x4C0A, 0x4C82
+_READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
+_LOOP_MAJOR = 7
+
+# loop_info64: device, inode, rdevice, offset, sizelimit; number, encryption (2), flags; names, key, init
+_INFO = struct.Struct("=5Q4I64s64s32s2Q")
+_FLAGS = 8
+_CONFIG = struct.Struct(f"=2I{_INFO.size}s8Q")
+
+_binding = threading.Lock()  # so that one file never gets two devices from this process
+
+
+class DeviceBusy(OSError):
+    """Somebody, perhaps in another mount namespace, still uses the device."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(errno.EBUSY, "device is still in use", device)
+
+
+def loop_attach(file: str, *, readonly: bool = False, direct: bool = False) -> str:
+    """Bind `file` to a loop device; a file that is bound already keeps its device."""
+    file = os.path.realpath(file)
+    with _binding:
+        for device, backing in loops().items():
+            if backing == file:
+                return device
+        return _bind_free(file, readonly, direct)
+
+
+def _bind_free(file: str, readonly: bool, direct: bool) -> str:
+    mode = os.O_RDONLY if readonly else os.O_RDWR
+    flags = (_READ_ONLY if readonly else 0) | (
+        _DIRECT_IO if direct else 0
+    )  # never AUTOCLEAR: a crash must not unbind
+    with _opened(file, mode) as backing, _opened("/dev/loop-control", os.O_RDWR) as control:
+        info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, os.fsencode(file)[:63], b"", b"", 0, 0)
+        request = _CONFIG.pack(backing, 0, info, *[0] * 8)
+        while True:
+            number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
+            device = _node(number)
+            with _opened(device, mode) as loop:
+                try:
+                    fcntl.ioctl(loop, _LOOP_CONFIGURE, request)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:  # taken by another process in between: ask again
+                        raise OSError(error.errno, error.strerror, device, None, file) from error
+                else:
+                    return device
+
+
+def _node(number: int) -> str:
+    path = f"/dev/loop{number}"
+    if not os.path.exists(path):  # /dev is not always a devtmpfs
+        with suppress(FileExistsError):
+            os.mknod(path, stat.S_IFBLK | 0o660, os.makedev(_LOOP_MAJOR, number))
+    return path
+
+
+def loop_detach(device: str) -> bool:
+    """Unbind; False if nothing was bound. DeviceBusy, and nothing changes, while it is in use anywhere."""
+    try:
+        # A mounted file system, in whatever namespace, holds its device exclusively.
+        with _opened(device, os.O_RDWR | os.O_EXCL) as loop:
+            try:
+                fcntl.ioctl(loop, _LOOP_CLR_FD)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return False
+                raise
+            _refuse_if_others_hold(loop, device)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise DeviceBusy(device) from None
+        raise
+    return True
+
+
+def _refuse_if_others_hold(loop: int, device: str) -> None:
+    buffer = bytearray(_INFO.size)
+    try:
+        fcntl.ioctl(loop, _LOOP_GET_STATUS64, buffer)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # on its way down: we are the only one, closing it ends it
+            return
+        raise
+    info = list(_INFO.unpack(buffer))
+    info[_FLAGS] &= ~_AUTOCLEAR
+    fcntl.ioctl(loop, _LOOP_SET_STATUS64, _INFO.pack(*info))
+    raise DeviceBusy(device)
+
+
+def loop_resize(device: str) -> None:
+    """Take over the new size of the backing file."""
+    with _opened(device, os.O_RDONLY) as loop:
+        fcntl.ioctl(loop, _LOOP_SET_CAPACITY)
+
+
+def loops() -> dict[str, str]:
+    """Bound loop devices and their files. A deleted file has the kernel's ` (deleted)` behind its name."""
+    bound = {}
+    for name in os.listdir("/sys/block"):
+        if name.startswith("loop") and (file := _backing(name)):
+            bound[f"/dev/{name}"] = file
+    return bound
+
+
+def backing_file(device: str) -> str:
+    """The file behind a loop device, or nothing if it is another device or not bound."""
+    return _backing(os.path.basename(os.path.realpath(device)))
+
+
+def _backing(name: str) -> str:
+    try:
+        with open(f"/sys/block/{name}/loop/backing_file", errors="surrogateescape") as file:
+            return file.read().removesuffix("\n")
+    except OSError:
+        return ""
+
+
+def size_of(device: str) -> int:
+    with _opened(device, os.O_RDONLY) as descriptor:
+        return os.lseek(descriptor, 0, os.SEEK_END)
+
+
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

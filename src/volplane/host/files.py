@@ -1,0 +1,216 @@
+"""Files that are either whole or not there, and walks through a volume that no symlink inside it can divert.
+
+A pod owns the content of its volume and may swap a directory for a link to `/` at any moment. So nothing
+here opens a path below a volume by name twice: every step goes from a descriptor to the next, without links.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from volplane.host import mounts, syscalls
+
+_WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = 0o440
+_WRITE = 0o660
+_ENTER = 0o110
+
+
+class Escapes(OSError):
+    """A path that leaves its volume, or goes through a link."""
+
+
+class Stats(Struct, frozen=True):
+    """What NodeGetVolumeStats tells."""
+
+    capacity: int
+    available: int
+    used: int
+    inodes: int
+    inodes_free: int
+    inodes_used: int
+
+
+def stats(path: str) -> Stats:
+    info = os.statvfs(path)
+    return Stats(
+        capacity=info.f_blocks * info.f_frsize,
+        available=info.f_bavail * info.f_frsize,
+        used=(info.f_blocks - info.f_bfree) * info.f_frsize,
+        inodes=info.f_files,
+        inodes_free=info.f_ffree,
+        inodes_used=info.f_files - info.f_ffree,
+    )
+
+
+def atomic_write(path: str, data: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
+    """Replace `path` so that readers see the old or the new content. `durable` also survives a power cut."""
+    directory, name = os.path.split(path)
+    temporary = os.path.join(directory, f".{name}.{os.getpid()}.{id(data):x}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            os.fchmod(descriptor, mode)  # whatever the umask says
+            file.write(data)
+            if durable:
+                os.fsync(descriptor)
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    if durable:
+        _sync_directory(directory or ".")
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def parts(subpath: str) -> list[str]:
+    """The steps of a relative path; raises Escapes if it is absolute or climbs."""
+    steps = [part for part in subpath.split("/") if part not in ("", ".")]
+    if subpath.startswith("/") or ".." in steps:
+        raise Escapes(f"{subpath!r} must be relative and must not contain '..'")
+    return steps
+
+
+def make_directory(root: str, subpath: str) -> None:
+    """Create what is missing of `subpath` below `root`, with the root's mode, never through a link."""
+    if os.path.exists(os.path.join(root, *parts(subpath))):
+        return  # perhaps through links of the volume's owner: `opened_below` judges those
+    mode = stat.S_IMODE(os.stat(root).st_mode)
+    for parent, name in _walk(root, subpath):
+        try:
+            os.mkdir(name, dir_fd=parent)
+        except FileExistsError:
+            continue
+        with _step(parent, name) as made:
+            os.chmod(f"/proc/self/fd/{made}", mode)  # the umask took some of it
+
+
+def _walk(root: str, subpath: str) -> Iterator[tuple[int, str]]:
+    """(descriptor of the parent, name) for each step; the consumer makes sure that it exists."""
+    current = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in parts(subpath):
+            yield current, name
+            with _step(current, name) as following:
+                os.close(current)
+                current = os.dup(following)
+    finally:
+        os.close(current)
+
+
+@contextmanager
+def _step(parent: int, name: str) -> Iterator[int]:
+    descriptor = os.open(name, _WALK, dir_fd=parent)
+    try:
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            raise Escapes(f"{name!r} is a symbolic link")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def opened_below(root: str, subpath: str) -> Iterator[int]:
+    """An O_PATH descriptor of what `subpath` names below `root`; links are resolved once, inside the root."""
+    root = os.path.realpath(root)
+    resolved = os.path.realpath(os.path.join(root, *parts(subpath)))
+    if resolved != root and not resolved.startswith(root.rstrip("/") + "/"):
+        raise Escapes(f"{subpath!r} leads out of the volume")
+    current = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in parts(os.path.relpath(resolved, root)):
+            with _step(current, name) as following:
+                os.close(current)
+                current = os.dup(following)
+        yield current
+    finally:
+        os.close(current)
+
+
+def bind_below(root: str, subpath: str, target: str, *, readonly: bool = False) -> None:
+    """Bind-mount what `subpath` names below `root`; `target` is made, or kept if it shows the same file."""
+    with opened_below(root, subpath) as source:
+        kind = os.fstat(source)
+        if mounts.is_mount(target):
+            if os.path.samestat(os.stat(target), kind):
+                return
+            mounts.unmount(target, detach=True)
+        _make_target(target, directory=stat.S_ISDIR(kind.st_mode))
+        with mounts.clone("", recursive=True, directory=source) as tree:
+            if readonly:
+                mounts.set_readonly(tree)
+            syscalls.move_mount(tree, target)
+
+
+def _make_target(target: str, *, directory: bool) -> None:
+    os.makedirs(target if directory else os.path.dirname(target), mode=0o750, exist_ok=True)
+    if not directory:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
+
+
+def give_to_group(
+    root: str,
+    gid: int,
+    *,
+    readonly: bool = False,
+    only_if_root_differs: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """fsGroup: all below `root` belongs to `gid` and is usable by it. Returns how many files were touched.
+
+    Children first and the root last, so that a root that is right proves a finished walk.
+    """
+    if only_if_root_differs and _root_fits(root, gid, readonly):
+        return 0
+    count = 0
+    for _, directories, files, descriptor in os.fwalk(root, topdown=False, follow_symlinks=False):
+        for name in files:
+            _give(name, descriptor, gid, readonly)
+        for name in directories:
+            if stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                _give(name, descriptor, gid, readonly)
+        count += len(files) + 1
+        _give_open_directory(descriptor, gid, readonly)
+        if progress:
+            progress(count)
+    return count
+
+
+def _root_fits(root: str, gid: int, readonly: bool) -> bool:
+    info = os.stat(root)
+    wanted = (_READ if readonly else _WRITE) | _ENTER | stat.S_ISGID
+    return info.st_gid == gid and info.st_mode & wanted == wanted
+
+
+def _give(name: str, directory: int, gid: int, readonly: bool) -> None:
+    try:
+        descriptor = os.open(name, _WALK, dir_fd=directory)
+    except FileNotFoundError:
+        return  # gone meanwhile
+    try:
+        info = os.fstat(descriptor)
+        os.chown(name, -1, gid, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISLNK(info.st_mode):
+            os.chmod(
+                f"/proc/self/fd/{descriptor}", stat.S_IMODE(info.st_mode) | (_READ if readonly else _WRITE)
+            )
+    finally:
+        os.close(descriptor)
+
+
+def _give_open_directory(descriptor: int, gid: int, readonly: bool) -> None:
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    os.fchown(descriptor, -1, gid)
+    os.fchmod(descriptor, mode | (_READ if readonly else _WRITE) | _ENTER | stat.S_ISGID)

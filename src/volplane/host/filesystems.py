@@ -1,0 +1,220 @@
+"""What is on a device, and putting a file system there.
+
+A device counts as blank only when that is proven: a mistake here formats somebody's data. The proof is either
+that the file behind a loop device has no data at all, or zeros in every place where a signature is known to
+live, backup copies included. What cannot be read is an error, what cannot be named is `unknown`; neither is
+ever blank.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import uuid
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from volplane.host import devices, processes, syscalls
+
+MIB = 1 << 20
+UNKNOWN = "unknown"  # there is data, but nobody knows what it is
+
+_CHUNK = 128 << 10
+_ZEROS = bytes(_CHUNK)
+_EDGE = MIB  # nearly all signatures live in the first or the last MiB
+# Beyond the edges: VMFS at 1 and 2 MiB, the second LUKS2 header up to 4 MiB, copies of the superblock of ext
+# (block group 1 with blocks of 1, 2 and 4 KiB) and of btrfs (64 MiB, 256 GiB).
+_ELSEWHERE = (MIB, 2 * MIB, 4 * MIB, 8 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 << 30)
+_SAMPLE = 64 << 10
+
+_EXT_JOURNAL = 0x4
+_EXT4_FEATURES = ~0x17  # what ext3 knows: compression, filetype, recover, meta_bg; anything beyond is ext4
+_EXT_CLEAN, _EXT_ERRORS = 1, 2
+
+
+class Filesystem(Struct, frozen=True):
+    type: str
+    uuid: str = ""
+    label: str = ""
+
+
+class Unreadable(OSError):
+    """The device could not be read, so nothing is known about it."""
+
+
+class WrongState(Exception):
+    """A file system that must be repaired by a person."""
+
+
+def probe(device: str) -> Filesystem | None:
+    """The file system on `device`; None only if the device is proven blank."""
+    try:
+        descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unreadable(error.errno, error.strerror, device) from error
+    try:
+        if is_all_hole(device, descriptor):
+            return None
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        head = os.pread(descriptor, min(_EDGE, size), 0)
+        known = identify(head)
+        if known is None and _is_blank(descriptor, head, size):
+            return None
+    except OSError as error:
+        raise Unreadable(error.errno, error.strerror, device) from error
+    finally:
+        os.close(descriptor)
+    return known or _ask_blkid(device)
+
+
+def is_all_hole(device: str, descriptor: int) -> bool:
+    """Whether the file behind this loop device has never been written to."""
+    file = devices.backing_file(device)
+    if not file:
+        return False
+    syscalls.write_back(descriptor)  # or data could sit in the device's pages only
+    try:
+        backing = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # deleted: reading the device itself still tells
+    try:
+        os.lseek(backing, 0, os.SEEK_DATA)
+    except OSError as error:
+        return error.errno == errno.ENXIO
+    finally:
+        os.close(backing)
+    return False
+
+
+def identify(head: bytes) -> Filesystem | None:
+    """The file systems we make, by their superblocks. None if it is none or seems to be several of them."""
+    found = [fs for fs in (_ext(head), _xfs(head), _btrfs(head)) if fs]
+    return found[0] if len(found) == 1 else None
+
+
+def _ext(head: bytes) -> Filesystem | None:
+    if head[1080:1082] != b"\x53\xef":
+        return None
+    compatible, incompatible, readonly = struct.unpack_from("<3I", head, 1024 + 92)
+    if incompatible & 0x8:  # a journal device, not a file system
+        return None
+    if incompatible & _EXT4_FEATURES or readonly & ~0x7:
+        kind = "ext4"
+    else:
+        kind = "ext3" if compatible & _EXT_JOURNAL else "ext2"
+    return Filesystem(kind, _uuid(head[1128:1144]), _text(head[1144:1160]))
+
+
+def _xfs(head: bytes) -> Filesystem | None:
+    return Filesystem("xfs", _uuid(head[32:48]), _text(head[108:120])) if head[:4] == b"XFSB" else None
+
+
+def _btrfs(head: bytes) -> Filesystem | None:
+    block = head[64 << 10 :][:4096]
+    if block[64:72] != b"_BHRfS_M":
+        return None
+    return Filesystem("btrfs", _uuid(block[32:48]), _text(block[0x12B : 0x12B + 256]))
+
+
+def _is_blank(descriptor: int, head: bytes, size: int) -> bool:
+    places = [(p, _SAMPLE) for p in _ELSEWHERE if p < size] + [(max(0, size - _EDGE), _EDGE)]
+    return _zero(head) and all(_zero_at(descriptor, place, length) for place, length in places)
+
+
+def _zero_at(descriptor: int, place: int, length: int) -> bool:
+    return all(_zero(os.pread(descriptor, _CHUNK, place + step)) for step in range(0, length, _CHUNK))
+
+
+def _zero(data: bytes) -> bool:
+    return all(
+        data[i : i + _CHUNK] == _ZEROS[: min(_CHUNK, len(data) - i)] for i in range(0, len(data), _CHUNK)
+    )
+
+
+def _ask_blkid(device: str) -> Filesystem:
+    completed = processes.run(["blkid", "-p", "-o", "export", device], timeout=30, check=False)
+    if completed.code not in (0, 2, 8):  # 2: nothing known found, 8: several found
+        raise Unreadable(errno.EIO, completed.output or "blkid failed", device)
+    lines = completed.stdout.decode(errors="replace").splitlines()
+    facts = dict(line.split("=", 1) for line in lines if "=" in line)
+    kind = facts.get("TYPE") or facts.get("PTTYPE") or UNKNOWN
+    return Filesystem(kind, facts.get("UUID", ""), facts.get("LABEL", ""))
+
+
+def _uuid(raw: bytes) -> str:
+    return str(uuid.UUID(bytes=raw))
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0", 1)[0].decode(errors="replace")
+
+
+def mkfs(device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
+    """Format. The caller has asked `probe` first; tools are told not to ask again."""
+    processes.run([*_mkfs_command(device, fstype), *_label(fstype, label), *options, device], timeout=600)
+
+
+def _mkfs_command(device: str, fstype: str) -> list[str]:
+    match fstype:
+        case "ext2" | "ext3" | "ext4":
+            # No reserved blocks: the volume belongs to its user. Discarding is for whoever made the disk.
+            return [f"mkfs.{fstype}", "-F", "-q", "-m", "0", "-E", f"nodiscard{_prezeroed(device)}"]
+        case "xfs":
+            return ["mkfs.xfs", "-f", "-q", "-K"]
+        case "btrfs":
+            return ["mkfs.btrfs", "-f", "-q", "-K"]
+    raise ValueError(f"cannot make a file system of type {fstype!r}")
+
+
+def _prezeroed(device: str) -> str:
+    # Without it mkfs writes zeros over the whole journal, and the kernel later over all inode tables. Leaving
+    # that out is safe only if every block is known to be zero, and a few probed places do not prove that.
+    descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return ",assume_storage_prezeroed=1" if is_all_hole(device, descriptor) else ""
+    finally:
+        os.close(descriptor)
+
+
+def _label(fstype: str, label: str) -> list[str]:
+    return ["-L", label] if label else []
+
+
+def fsck(device: str, fstype: str) -> None:
+    """Repair what can be repaired without asking. Raises WrongState if a person must look."""
+    if not fstype.startswith("ext") or _ext_is_clean(device):
+        return  # xfs and btrfs repair themselves when mounted
+    completed = processes.run([f"fsck.{fstype}", "-a", device], timeout=3600, check=False)
+    if completed.code & ~0x3:  # 1: errors corrected, 2: the same, and reboot if it were the root
+        raise WrongState(
+            f"'fsck' found errors on device {device} but could not correct them: {completed.output}"
+        )
+
+
+def _ext_is_clean(device: str) -> bool:
+    """The superblock alone tells whether fsck would do anything: the journal is replayed by the mount."""
+    with open(device, "rb", buffering=0) as file:
+        file.seek(1024)
+        block = file.read(1024)
+    if len(block) < 1024 or block[56:58] != b"\x53\xef":
+        return False
+    mounts, limit, _, state = struct.unpack_from("<HhHH", block, 52)
+    interval, checked = struct.unpack_from("<I", block, 68)[0], limit > 0 and mounts >= limit
+    return bool(state & _EXT_CLEAN) and not state & _EXT_ERRORS and not interval and not checked
+
+
+def grow(device: str, path: str, fstype: str) -> None:
+    """Let the file system mounted at `path` fill its device; ext also without a mount, with an empty `path`."""
+    match fstype:
+        case "ext2" | "ext3" | "ext4":
+            if not path:
+                processes.run(["e2fsck", "-f", "-p", device], timeout=3600, check=False)  # resize2fs insists
+            processes.run(["resize2fs", device], timeout=600)
+        case "xfs":
+            processes.run(["xfs_growfs", path], timeout=600)
+        case "btrfs":
+            processes.run(["btrfs", "filesystem", "resize", "max", path], timeout=600)
+        case _:
+            raise ValueError(f"cannot grow a file system of type {fstype!r}")

@@ -1,0 +1,153 @@
+"""The one door to the operating system: every blocking call runs behind it, on its own threads.
+
+A hung file system blocks one of these threads and nothing else. A caller that is cancelled stops waiting, but
+a mount or a mkfs under way is left to finish: half of one is worse than all of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from volplane.host import devices, files, filesystems, mounts, processes
+from volplane.host.files import Stats
+from volplane.host.filesystems import Filesystem
+from volplane.host.mounts import MountTable
+from volplane.host.processes import CommandFailed, Completed, Process, Running
+
+THREADS = 16
+MOUNT_TIMEOUT = 120.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Host:
+    def __init__(self, *, threads: int = THREADS) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="host")
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run any blocking function on the host's threads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    # Mounts
+
+    async def mount(self, source: str, target: str, fstype: str, options: Sequence[str] = ()) -> None:
+        if mounts.helper_for(fstype):
+            chosen = ["-o", ",".join(options)] if options else []
+            await self.run(["mount", "-t", fstype, *chosen, source, target], timeout=MOUNT_TIMEOUT)
+        else:
+            await self.call(mounts.mount, source, target, fstype, options)
+
+    async def bind(self, source: str, target: str, *, readonly: bool = False, recursive: bool = True) -> None:
+        await self.call(mounts.bind, source, target, readonly=readonly, recursive=recursive)
+
+    async def remount_readonly(self, target: str) -> None:
+        await self.call(mounts.remount_readonly, target)
+
+    async def make_shared(self, path: str) -> None:
+        """Make `path` a shared mount: mounts made in it by containers are seen here, and the reverse."""
+        await self.call(mounts.make_shared, path)
+
+    async def unmount(self, path: str, *, force: bool = False, detach: bool = False) -> bool:
+        """Take the topmost mount off; False if nothing was mounted there."""
+        return await self.call(mounts.unmount, path, force=force, detach=detach)
+
+    async def mounts(self) -> MountTable:
+        return await self.call(mounts.read_table)
+
+    async def is_mount(self, path: str) -> bool:
+        return await self.call(mounts.is_mount, path)
+
+    # Devices
+
+    async def loop_attach(self, file: str, *, readonly: bool = False, direct: bool = False) -> str:
+        """`/dev/loopN` for this file; the same one if it is attached already."""
+        return await self.call(devices.loop_attach, file, readonly=readonly, direct=direct)
+
+    async def loop_detach(self, device: str) -> bool:
+        """False if it was not bound; DeviceBusy while anybody uses it."""
+        return await self.call(devices.loop_detach, device)
+
+    async def loop_resize(self, device: str) -> None:
+        await self.call(devices.loop_resize, device)
+
+    async def loops(self) -> dict[str, str]:
+        return await self.call(devices.loops)
+
+    async def backing_file(self, device: str) -> str:
+        return await self.call(devices.backing_file, device)
+
+    async def size_of(self, device: str) -> int:
+        return await self.call(devices.size_of, device)
+
+    # File systems
+
+    async def probe(self, device: str) -> Filesystem | None:
+        """What is on the device; None only if it is proven blank."""
+        return await self.call(filesystems.probe, device)
+
+    async def mkfs(self, device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
+        await self.call(filesystems.mkfs, device, fstype, label=label, options=options)
+
+    async def fsck(self, device: str, fstype: str) -> None:
+        await self.call(filesystems.fsck, device, fstype)
+
+    async def grow(self, device: str, path: str, fstype: str) -> None:
+        await self.call(filesystems.grow, device, path, fstype)
+
+    async def stats(self, path: str) -> Stats:
+        return await self.call(files.stats, path)
+
+    # Files inside volumes
+
+    async def atomic_write(self, path: str, data: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
+        await self.call(files.atomic_write, path, data, mode, durable=durable)
+
+    async def make_below(self, root: str, subpath: str) -> None:
+        """Create a subPath directory that is missing, never through a link."""
+        await self.call(files.make_directory, root, subpath)
+
+    async def bind_below(self, root: str, subpath: str, target: str, *, readonly: bool = False) -> None:
+        """Bind a subPath of a volume, safe against links swapped in meanwhile."""
+        await self.call(files.bind_below, root, subpath, target, readonly=readonly)
+
+    async def give_to_group(
+        self, root: str, gid: int, *, readonly: bool = False, only_if_root_differs: bool = False
+    ) -> int:
+        """fsGroup's change of ownership; the number of files touched."""
+        return await self.call(
+            files.give_to_group, root, gid, readonly=readonly, only_if_root_differs=only_if_root_differs
+        )
+
+    # Processes
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float | None = 120,
+        input: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Completed:
+        """Run to the end; a cancelled caller kills it. Raises CommandFailed (with `check`), TimeoutError."""
+        running = Running(argv, env)
+        try:
+            completed = await self.call(running.finish, timeout, input)
+        except asyncio.CancelledError:
+            running.kill()
+            raise
+        if check and completed.code:
+            raise CommandFailed(completed)
+        return completed
+
+    async def spawn(self, argv: Sequence[str], *, fds: Sequence[int] = (), log: str = "/dev/null") -> Process:
+        return await self.call(processes.spawn, argv, fds=fds, log=log)

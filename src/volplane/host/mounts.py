@@ -1,0 +1,243 @@
+"""Mounting, unmounting, and the mount table.
+
+A read-only bind is never writable, not even for a moment: the copy of the mount gets the flag before it is
+put into the tree. Ordinary file systems are mounted by the kernel directly; those that need a helper program
+(NFS, FUSE …) go through mount(8), which only `host.processes` may start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from volplane.host import syscalls as sys
+
+_SET = {
+    "ro": sys.MS_RDONLY,
+    "nosuid": sys.MS_NOSUID,
+    "nodev": sys.MS_NODEV,
+    "noexec": sys.MS_NOEXEC,
+    "sync": sys.MS_SYNCHRONOUS,
+    "remount": sys.MS_REMOUNT,
+    "dirsync": sys.MS_DIRSYNC,
+    "noatime": sys.MS_NOATIME,
+    "nodiratime": sys.MS_NODIRATIME,
+    "relatime": sys.MS_RELATIME,
+    "strictatime": sys.MS_STRICTATIME,
+    "lazytime": sys.MS_LAZYTIME,
+    "silent": sys.MS_SILENT,
+    "bind": sys.MS_BIND,
+    "rbind": sys.MS_BIND | sys.MS_REC,
+}
+_CLEAR = {
+    "rw": sys.MS_RDONLY,
+    "suid": sys.MS_NOSUID,
+    "dev": sys.MS_NODEV,
+    "exec": sys.MS_NOEXEC,
+    "async": sys.MS_SYNCHRONOUS,
+    "atime": sys.MS_NOATIME,
+    "diratime": sys.MS_NODIRATIME,
+    "norelatime": sys.MS_RELATIME,
+    "nostrictatime": sys.MS_STRICTATIME,
+    "nolazytime": sys.MS_LAZYTIME,
+    "loud": sys.MS_SILENT,
+    "defaults": 0,
+}
+# Meant for fstab and the tools that read it; the kernel would refuse them.
+_FOR_TOOLS = frozenset({"auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail"})
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class MountEntry(Struct, frozen=True):
+    """A line of mountinfo."""
+
+    id: int
+    parent: int
+    device: str  # "7:0"
+    root: str  # which directory of the file system is mounted
+    target: str
+    options: tuple[str, ...]
+    peers: str  # "shared:12", "master:3", both, or nothing
+    fstype: str
+    source: str
+    super_options: tuple[str, ...]
+
+    @property
+    def readonly(self) -> bool:
+        return "ro" in self.options
+
+    @property
+    def shared(self) -> bool:
+        return "shared:" in self.peers
+
+
+class MountTable:
+    """What is mounted in this namespace, oldest first; a later mount on a path hides the earlier one."""
+
+    def __init__(self, entries: Sequence[MountEntry]) -> None:
+        self.entries = tuple(entries)
+        self._top = {e.target: e for e in self.entries}
+
+    @classmethod
+    def parse(cls, text: str) -> MountTable:
+        return cls([_entry(line) for line in text.splitlines()])
+
+    def __iter__(self) -> Iterator[MountEntry]:
+        return iter(self.entries)
+
+    def at(self, path: str) -> MountEntry | None:
+        return self._top.get(os.path.abspath(path))
+
+    def under(self, path: str) -> list[MountEntry]:
+        """Mounts at `path` and below it, innermost first: the order in which they can be unmounted."""
+        path = os.path.abspath(path)
+        inside = [e for e in self.entries if e.target == path or e.target.startswith(path.rstrip("/") + "/")]
+        return inside[::-1]
+
+    def references(self, device: str) -> list[MountEntry]:
+        """Mounts of a block device, given by its path (links are followed) or by its `major:minor`."""
+        if device.startswith("/"):
+            number = os.stat(device).st_rdev
+            device = f"{os.major(number)}:{os.minor(number)}"
+        return [e for e in self.entries if e.device == device]
+
+    def siblings(self, path: str) -> list[str]:
+        """Where else the directory mounted at `path`, or one inside it, is mounted."""
+        mine = self.at(path)
+        if mine is None:
+            return []
+        inside = mine.root.rstrip("/") + "/"
+        return [
+            e.target
+            for e in self.entries
+            if e.device == mine.device
+            and e.target != mine.target
+            and (e.root == mine.root or e.root.startswith(inside))
+        ]
+
+
+def read_table() -> MountTable:
+    with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+        return MountTable.parse(file.read())
+
+
+def split_options(options: Sequence[str]) -> tuple[int, str]:
+    """Mount options as the kernel takes them: flags, and what is left for the file system."""
+    flags, rest = 0, []
+    for option in (o for group in options for o in _split(group) if o):
+        if option in _SET:
+            flags |= _SET[option]
+        elif option in _CLEAR:
+            flags &= ~_CLEAR[option]
+        elif option not in _FOR_TOOLS and not option.startswith(("x-", "comment=")):
+            rest.append(option)
+    return flags, ",".join(rest)
+
+
+def helper_for(fstype: str) -> str | None:
+    """The program that mounts this type, where the kernel alone cannot."""
+    paths = (f"{directory}/mount.{fstype}" for directory in ("/sbin", "/usr/sbin"))
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
+
+
+def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None:
+    flags, data = split_options(options)
+    if flags & sys.MS_BIND:
+        bind(source, target, readonly=bool(flags & sys.MS_RDONLY), recursive=bool(flags & sys.MS_REC))
+    else:
+        sys.mount(source, target, fstype, flags, data)
+
+
+def bind(source: str, target: str, *, readonly: bool, recursive: bool) -> None:
+    try:
+        with clone(source, recursive=recursive) as tree:
+            if readonly:
+                set_readonly(tree)
+            sys.move_mount(tree, target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, source, None, target) from error
+
+
+@contextmanager
+def clone(source: str, *, recursive: bool, directory: int = sys.AT_FDCWD) -> Iterator[int]:
+    flags = (
+        sys.OPEN_TREE_CLONE | (sys.AT_RECURSIVE if recursive else 0) | (0 if source else sys.AT_EMPTY_PATH)
+    )
+    tree = sys.open_tree(source, flags, directory)
+    try:
+        yield tree
+    finally:
+        os.close(tree)  # unmounts the copy if it was not put anywhere
+
+
+def set_readonly(tree: int) -> None:
+    # Only this mount, as Kubernetes means readOnly; mounts below keep what they are.
+    sys.mount_setattr(tree, "", flags=sys.AT_EMPTY_PATH, add=sys.MOUNT_ATTR_RDONLY)
+
+
+def remount_readonly(target: str) -> None:
+    sys.mount_setattr(sys.AT_FDCWD, target, add=sys.MOUNT_ATTR_RDONLY)
+
+
+def make_shared(path: str) -> None:
+    """Make `path` a mount of its own whose later mounts appear in all copies of it, and theirs here."""
+    if not is_mount(path):
+        bind(path, path, readonly=False, recursive=True)
+    sys.mount("", path, flags=sys.MS_SHARED | sys.MS_REC)
+
+
+def unmount(path: str, *, force: bool = False, detach: bool = False) -> bool:
+    """Take the topmost mount off `path`; False if nothing is mounted there."""
+    flags = sys.UMOUNT_NOFOLLOW | (sys.MNT_FORCE if force else 0) | (sys.MNT_DETACH if detach else 0)
+    try:
+        sys.umount(path, flags)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return False
+        raise
+    return True
+
+
+def is_mount(path: str) -> bool:
+    try:
+        return sys.is_mount_root(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _split(group: str) -> Iterator[str]:
+    """Commas separate, except inside quotes: `context="system_u:object_r:x:s0:c1,c2"` is one option."""
+    start, quoted = 0, False
+    for position, letter in enumerate(group):
+        quoted ^= letter == '"'
+        if letter == "," and not quoted:
+            yield group[start:position].strip()
+            start = position + 1
+    yield group[start:].strip()
+
+
+def _entry(line: str) -> MountEntry:
+    left, right = line.split(" - ", 1)
+    number, parent, device, root, target, options, *peers = left.split()
+    fstype, source, *super_options = right.split(" ", 2)
+    return MountEntry(
+        id=int(number),
+        parent=int(parent),
+        device=device,
+        root=_plain(root),
+        target=_plain(target),
+        options=tuple(options.split(",")),
+        peers=" ".join(peers),
+        fstype=fstype,
+        source=_plain(source),
+        super_options=tuple(super_options[0].split(",")) if super_options else (),
+    )
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda m: chr(int(m[1], 8)), text) if "\\" in text else text

@@ -1,0 +1,153 @@
+"""Where a node keeps its things: the layout that manifests and drivers know, and where it really is.
+
+Every layout helper gives the *wire* path, below `/var/lib/kubelet`: what is sent to drivers and seen in
+containers. `real()` turns it into the path to open. Several nodes share this machine, so each has its own
+real root, short because socket paths end at 107 bytes; a machine that is one node has the identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+KUBELET = "/var/lib/kubelet"
+POD_LOGS = "/var/log/pods"
+DEVICES = "/dev"
+
+_CSI = "plugins/kubernetes.io/csi"
+_BLOCK = f"{_CSI}/volumeDevices"
+
+
+def escape(plugin: str) -> str:
+    return plugin.replace("/", "~")
+
+
+class NodePaths:
+    def __init__(self, root: str, *, identity: bool = False) -> None:
+        """`root` is the node's directory; with `identity` wire paths are the real ones."""
+        self.root = os.path.abspath(root)
+        self.wire_root = self.root if identity else KUBELET
+        self.dev = DEVICES if identity else f"{self.root}/dev"  # the real directory with this node's disks
+        pairs = (
+            () if identity else ((KUBELET, self.root), (POD_LOGS, f"{self.root}/logs"), (DEVICES, self.dev))
+        )
+        self._pairs: tuple[tuple[str, str], ...] = pairs
+
+    def real(self, path: str) -> str:
+        """The path to open for a wire path; paths that are not the node's own stay as they are."""
+        for wire, real in self._pairs:
+            if _inside(path, wire):
+                return real + path[len(wire) :]
+        return path
+
+    def wire(self, path: str) -> str:
+        # The longest real root first: the devices and logs lie inside the node's root.
+        for wire, real in sorted(self._pairs, key=lambda pair: -len(pair[1])):
+            if _inside(path, real):
+                return wire + path[len(real) :]
+        return path
+
+    # Directories of the node
+
+    @property
+    def pods(self) -> str:
+        return f"{self.wire_root}/pods"
+
+    @property
+    def plugins(self) -> str:
+        return f"{self.wire_root}/plugins"
+
+    @property
+    def registry(self) -> str:
+        return f"{self.wire_root}/plugins_registry"
+
+    @property
+    def containers(self) -> str:
+        """The process runtime's state files."""
+        return f"{self.wire_root}/containers"
+
+    def driver_socket(self, driver: str) -> str:
+        return f"{self.plugins}/{driver}/csi.sock"
+
+    def log_directory(self, namespace: str, pod: str, uid: str) -> str:
+        return f"{POD_LOGS}/{namespace}_{pod}_{uid}"
+
+    def log_file(self, namespace: str, pod: str, uid: str, container: str, attempt: int) -> str:
+        return f"{self.log_directory(namespace, pod, uid)}/{container}/{attempt}.log"
+
+    # Of one pod
+
+    def pod(self, uid: str) -> str:
+        return f"{self.pods}/{uid}"
+
+    def volumes(self, uid: str) -> str:
+        return f"{self.pod(uid)}/volumes"
+
+    def volume(self, uid: str, plugin: str, spec_name: str) -> str:
+        """A pod's volume of any plugin, such as `kubernetes.io/empty-dir`."""
+        return f"{self.volumes(uid)}/{escape(plugin)}/{spec_name}"
+
+    def volume_devices(self, uid: str) -> str:
+        return f"{self.pod(uid)}/volumeDevices"
+
+    def volume_device(self, uid: str, plugin: str, spec_name: str) -> str:
+        return f"{self.volume_devices(uid)}/{escape(plugin)}/{spec_name}"
+
+    def plugin_data(self, uid: str, plugin: str) -> str:
+        return f"{self.pod(uid)}/plugins/{escape(plugin)}"
+
+    def subpaths(self, uid: str) -> str:
+        return f"{self.pod(uid)}/volume-subpaths"
+
+    def subpath(self, uid: str, spec_name: str, container: str, index: int) -> str:
+        return f"{self.subpaths(uid)}/{spec_name}/{container}/{index}"
+
+    def hosts_file(self, uid: str) -> str:
+        return f"{self.pod(uid)}/etc-hosts"
+
+    def container(self, uid: str, name: str) -> str:
+        """Where a container's termination message lives."""
+        return f"{self.pod(uid)}/containers/{name}"
+
+    # CSI, file systems
+
+    def staging(self, driver: str, handle: str) -> str:
+        return f"{self._staged(driver, handle)}/globalmount"
+
+    def staging_data(self, driver: str, handle: str) -> str:
+        return f"{self._staged(driver, handle)}/vol_data.json"
+
+    def _staged(self, driver: str, handle: str) -> str:
+        return f"{self.wire_root}/{_CSI}/{driver}/{hashlib.sha256(handle.encode()).hexdigest()}"
+
+    def csi_target(self, uid: str, spec_name: str) -> str:
+        return f"{self.volume(uid, 'kubernetes.io/csi', spec_name)}/mount"
+
+    def csi_data(self, uid: str, spec_name: str) -> str:
+        return f"{self.volume(uid, 'kubernetes.io/csi', spec_name)}/vol_data.json"
+
+    # CSI, raw block
+
+    def block_staging(self, spec_name: str) -> str:
+        return f"{self.wire_root}/{_BLOCK}/staging/{spec_name}"
+
+    def block_target(self, uid: str, spec_name: str) -> str:
+        return f"{self.wire_root}/{_BLOCK}/publish/{spec_name}/{uid}"
+
+    def block_map(self, uid: str, spec_name: str) -> str:
+        return f"{self.wire_root}/{_BLOCK}/{spec_name}/dev/{uid}"
+
+    def block_data(self, spec_name: str) -> str:
+        return f"{self.wire_root}/{_BLOCK}/{spec_name}/data/vol_data.json"
+
+    def block_link(self, uid: str, spec_name: str) -> str:
+        return self.volume_device(uid, "kubernetes.io/csi", spec_name)
+
+    # FlexVolume
+
+    def flex_device(self, vendor: str, driver: str, name: str) -> str:
+        return f"{self.wire_root}/plugins/kubernetes.io/flexvolume/{vendor}/{driver}/mounts/{name}"
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory + "/")

@@ -1,0 +1,171 @@
+"""Starting other programs: the only place that does.
+
+Programs are started from executor threads with vfork, so that neither the loop nor the size of this process
+counts; nobody waits for one by polling, a pidfd wakes the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+
+class Completed(Struct, frozen=True):
+    argv: tuple[str, ...]
+    code: int  # negative: ended by that signal
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def output(self) -> str:
+        """Both streams as text: what a person wants to read when it went wrong."""
+        return (self.stdout + self.stderr).decode(errors="replace").strip()
+
+
+class CommandFailed(Exception):
+    def __init__(self, completed: Completed) -> None:
+        super().__init__(f"{completed.argv[0]} failed with code {completed.code}: {completed.output}")
+        self.completed = completed
+
+
+class CommandMissing(CommandFailed):
+    """The program is not installed."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        super().__init__(Completed(tuple(argv), 127, b"", b"not installed on this machine"))
+
+
+class Running:
+    """A command under way, which another thread may end."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.argv, self.env = tuple(argv), env
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cancelled = False
+
+    def finish(self, timeout: float | None, given: bytes = b"") -> Completed:
+        """Run to the end, blocking. Raises TimeoutError after killing it."""
+        try:
+            self._process = process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.env,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise CommandMissing(self.argv) from None
+        if self._cancelled:  # between the request and the start
+            self.kill()
+        with process:
+            try:
+                stdout, stderr = process.communicate(given or None, timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise TimeoutError(f"{self.argv[0]} did not end within {timeout:g} s") from None
+        return Completed(self.argv, process.returncode, stdout, stderr)
+
+    def kill(self) -> None:
+        """End it with everything it started in its session's group."""
+        self._cancelled = True
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def run(argv: Sequence[str], *, timeout: float = 120, given: bytes = b"", check: bool = True) -> Completed:
+    """Blocking; for the executor's threads."""
+    completed = Running(argv).finish(timeout, given)
+    if check and completed.code:
+        raise CommandFailed(completed)
+    return completed
+
+
+class Process:
+    """A long-lived child: the one who started it waits for it, or ends it."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self._popen = popen
+        self.pid = popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    async def wait(self) -> int:
+        if self._popen.poll() is None:
+            await exited(self.pid)
+        return self._popen.wait()
+
+    def send(self, number: int) -> None:
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+
+def spawn(argv: Sequence[str], *, fds: Sequence[int] = (), log: str = os.devnull) -> Process:
+    """Start in a session of its own with nothing of ours open but `fds`; blocking."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return Process(
+            subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                pass_fds=fds,
+                env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+                cwd="/",
+                start_new_session=True,
+            )
+        )
+    except FileNotFoundError:
+        raise CommandMissing(argv) from None
+    finally:
+        os.close(descriptor)
+
+
+async def exited(pid: int) -> None:
+    """Wait for the end of any process, child or not."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        await readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+async def readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(descriptor, _wake, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def start_time(pid: int) -> int:
+    """When the process started, in clock ticks since boot: with the pid, its identity. 0 if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return 0
+    fields = text.rsplit(b")", 1)[
+        1
+    ].split()  # the name before it may hold anything, brackets and blanks included
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -1,0 +1,194 @@
+"""Loop devices, what is on them, and formatting them."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from volplane.host import UNKNOWN, CommandFailed, DeviceBusy, Filesystem, Host, Unreadable, filesystems
+
+pytestmark = pytest.mark.root
+
+Disk = Callable[..., str]
+
+
+def write(device: str, place: int, data: bytes) -> None:
+    with open(device, "r+b", buffering=0) as file:
+        file.seek(place)
+        file.write(data)
+        os.fsync(file.fileno())
+
+
+async def test_a_file_gets_one_device_however_often_it_is_attached(
+    host: Host, room: Path, disk: Disk
+) -> None:
+    device = disk()
+    assert (await host.loops())[device] == str(room / "disk-0.img")
+    assert await host.loop_attach(str(room / "disk-0.img")) == device
+    assert await host.backing_file(device) == str(room / "disk-0.img")
+    assert await host.size_of(device) == 64 << 20
+
+
+async def test_a_device_is_detached_once(host: Host, disk: Disk) -> None:
+    device = disk()
+    assert await host.loop_detach(device)
+    assert not await host.loop_detach(device)
+    assert device not in await host.loops()
+    assert await host.backing_file(device) == ""
+
+
+async def test_a_mounted_device_is_not_detached(host: Host, room: Path, disk: Disk) -> None:
+    device, target = disk(), room / "target"
+    target.mkdir()
+    await host.mkfs(device, "ext4")
+    await host.mount(device, str(target), "ext4")
+    with pytest.raises(DeviceBusy):
+        await host.loop_detach(device)
+    assert [e.target for e in (await host.mounts()).references(device)] == [str(target)]
+    await host.unmount(str(target))
+    assert await host.loop_detach(device)
+
+
+async def test_a_device_held_open_is_not_detached_now_nor_when_it_is_closed(host: Host, disk: Disk) -> None:
+    device = disk()
+    with Path(device).open("rb"), pytest.raises(DeviceBusy):
+        await host.loop_detach(device)
+    assert device in await host.loops()
+    assert await host.loop_detach(device)
+
+
+async def test_a_device_takes_over_the_new_size_of_its_file(host: Host, room: Path, disk: Disk) -> None:
+    device = disk()
+    os.truncate(room / "disk-0.img", 128 << 20)
+    await host.loop_resize(device)
+    assert await host.size_of(device) == 128 << 20
+
+
+async def test_a_new_disk_is_blank(host: Host, disk: Disk) -> None:
+    assert await host.probe(disk()) is None
+
+
+async def test_a_disk_of_written_zeros_is_blank(host: Host, disk: Disk) -> None:
+    device = disk(4 << 20)
+    write(device, 0, bytes(4 << 20))
+    assert await host.probe(device) is None
+
+
+@pytest.mark.parametrize("place", [0, 70_000, (1 << 20) + 5, 64 << 20, (160 << 20) - 1])
+async def test_a_disk_with_unknown_data_is_not_blank(host: Host, disk: Disk, place: int) -> None:
+    device = disk(160 << 20)
+    write(device, place, b"x")
+    assert await host.probe(device) == Filesystem(UNKNOWN)
+
+
+async def test_data_that_is_not_on_the_backing_file_yet_counts(host: Host, disk: Disk) -> None:
+    device = disk()
+    with Path(device).open("r+b", buffering=0) as file:
+        file.write(b"x")
+        assert await host.probe(device) == Filesystem(UNKNOWN)
+
+
+async def test_a_partition_table_is_not_blank(host: Host, disk: Disk) -> None:
+    device = disk()
+    entry = bytes([0, 0, 2, 0, 0x83, 0, 0, 0]) + (2048).to_bytes(4, "little") + (4096).to_bytes(4, "little")
+    write(device, 446, entry + bytes(48) + b"\x55\xaa")
+    found = await host.probe(device)
+    assert found is not None
+    assert found.type == "dos"
+
+
+async def test_what_cannot_be_read_is_an_error(host: Host, room: Path) -> None:
+    with pytest.raises(Unreadable):
+        await host.probe(str(room / "missing"))
+
+
+@pytest.mark.parametrize("fstype", ["ext2", "ext3", "ext4"])
+async def test_ext_is_made_and_recognised_without_asking_blkid(
+    host: Host, disk: Disk, fstype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = disk()
+    await host.mkfs(device, fstype, label="data")
+    monkeypatch.setattr(filesystems, "_ask_blkid", None)
+    found = await host.probe(device)
+    assert found is not None
+    assert (found.type, found.label) == (fstype, "data")
+    assert uuid.UUID(found.uuid)
+
+
+@pytest.mark.parametrize("fstype", ["xfs", "btrfs"])
+async def test_other_file_systems_are_made_and_recognised(
+    host: Host, room: Path, disk: Disk, fstype: str
+) -> None:
+    device, target = disk(512 << 20), room / "target"
+    target.mkdir()
+    try:
+        await host.mkfs(device, fstype)
+    except filesystems.processes.CommandMissing:
+        pytest.skip(f"mkfs.{fstype} is not installed")
+    found = await host.probe(device)
+    assert found is not None
+    assert found.type == fstype
+    await host.mount(device, str(target), fstype)
+
+
+async def test_made_file_systems_are_sound(host: Host, disk: Disk) -> None:
+    for written in (b"", b"x"):  # over a file without data, and over one that cannot be known to be zero
+        device = disk()
+        if written:
+            write(device, 40 << 20, written)
+        await host.mkfs(device, "ext4")
+        await host.run(["e2fsck", "-f", "-n", device])
+
+
+def may_grow_mounted() -> bool:
+    """The kernel asks for CAP_SYS_RESOURCE before it grows a mounted ext4."""
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return bool(int(status["CapEff"], 16) >> 24 & 1)
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+async def test_a_file_system_keeps_its_data_when_it_grows(
+    host: Host, room: Path, disk: Disk, mounted: bool
+) -> None:
+    if mounted and not may_grow_mounted():
+        pytest.skip("needs CAP_SYS_RESOURCE")
+    device, target = disk(), room / "target"
+    target.mkdir()
+    await host.mkfs(device, "ext4")
+    await host.fsck(device, "ext4")
+    await host.mount(device, str(target), "ext4")
+    (target / "file").write_text("kept")
+    before = await host.stats(str(target))
+    os.truncate(room / "disk-0.img", 256 << 20)
+    await host.loop_resize(device)
+    if mounted:
+        await host.grow(device, str(target), "ext4")
+    else:
+        await host.unmount(str(target))
+        await host.grow(device, "", "ext4")
+        await host.mount(device, str(target), "ext4")
+    after = await host.stats(str(target))
+    assert after.capacity > 3 * before.capacity
+    assert after.inodes_used == before.inodes_used
+    assert (target / "file").read_text() == "kept"
+
+
+async def test_a_damaged_file_system_is_repaired(host: Host, disk: Disk) -> None:
+    device = disk()
+    await host.mkfs(device, "ext4")
+    await host.run(["debugfs", "-w", "-R", "ssv state 2", device])
+    await host.fsck(device, "ext4")
+    await host.run(["e2fsck", "-n", device])
+
+
+async def test_an_unknown_type_cannot_be_made(host: Host, disk: Disk) -> None:
+    device = disk()
+    with pytest.raises(ValueError, match="'zzz'"):
+        await host.mkfs(device, "zzz")
+    with pytest.raises(CommandFailed):
+        await host.mkfs(device, "ext4", options=["-b", "3"])
+    assert await host.probe(device) is None

@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
+from io import BufferedRandom
 from pathlib import Path
 
 import pytest
 
-from volplane.host import UNKNOWN, CommandFailed, DeviceBusy, Filesystem, Host, Unreadable, filesystems
+from volplane.host import (
+    UNKNOWN,
+    CommandFailed,
+    CommandMissing,
+    DeviceBusy,
+    Filesystem,
+    Host,
+    Unreadable,
+    filesystems,
+)
 
 pytestmark = pytest.mark.root
 
@@ -55,7 +65,7 @@ async def test_a_mounted_device_is_not_detached(host: Host, room: Path, disk: Di
 
 async def test_a_device_held_open_is_not_detached_now_nor_when_it_is_closed(host: Host, disk: Disk) -> None:
     device = disk()
-    with Path(device).open("rb"), pytest.raises(DeviceBusy):
+    with held_open(device), pytest.raises(DeviceBusy):
         await host.loop_detach(device)
     assert device in await host.loops()
     assert await host.loop_detach(device)
@@ -87,8 +97,9 @@ async def test_a_disk_with_unknown_data_is_not_blank(host: Host, disk: Disk, pla
 
 async def test_data_that_is_not_on_the_backing_file_yet_counts(host: Host, disk: Disk) -> None:
     device = disk()
-    with Path(device).open("r+b", buffering=0) as file:
+    with held_open(device) as file:
         file.write(b"x")
+        file.flush()
         assert await host.probe(device) == Filesystem(UNKNOWN)
 
 
@@ -127,7 +138,7 @@ async def test_other_file_systems_are_made_and_recognised(
     target.mkdir()
     try:
         await host.mkfs(device, fstype)
-    except filesystems.processes.CommandMissing:
+    except CommandMissing:
         pytest.skip(f"mkfs.{fstype} is not installed")
     found = await host.probe(device)
     assert found is not None
@@ -142,6 +153,10 @@ async def test_made_file_systems_are_sound(host: Host, disk: Disk) -> None:
             write(device, 40 << 20, written)
         await host.mkfs(device, "ext4")
         await host.run(["e2fsck", "-f", "-n", device])
+
+
+def held_open(device: str) -> BufferedRandom:
+    return open(device, "r+b")
 
 
 def may_grow_mounted() -> bool:

@@ -206,7 +206,7 @@ def _ext_is_clean(device: str) -> bool:
 
 
 def grow(device: str, path: str, fstype: str) -> None:
-    """Let the file system mounted at `path` fill its device; ext also without a mount, with an empty `path`."""
+    """Let the file system mounted at `path` fill its device; ext also unmounted, with an empty `path`."""
     match fstype:
         case "ext2" | "ext3" | "ext4":
             if not path:

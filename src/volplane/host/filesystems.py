@@ -27,7 +27,6 @@ _EDGE = MIB  # nearly all signatures live in the first or the last MiB
 # Beyond the edges: VMFS at 1 and 2 MiB, the second LUKS2 header up to 4 MiB, copies of the superblock of ext
 # (block group 1 with blocks of 1, 2 and 4 KiB) and of btrfs (64 MiB, 256 GiB).
 _ELSEWHERE = (MIB, 2 * MIB, 4 * MIB, 8 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 << 30)
-_SAMPLE = 64 << 10
 
 _EXT_JOURNAL = 0x4
 _EXT4_FEATURES = ~0x17  # what ext3 knows: compression, filetype, recover, meta_bg; anything beyond is ext4
@@ -58,9 +57,8 @@ def probe(device: str) -> Filesystem | None:
         if is_all_hole(device, descriptor):
             return None
         size = os.lseek(descriptor, 0, os.SEEK_END)
-        head = os.pread(descriptor, min(_EDGE, size), 0)
-        known = identify(head)
-        if known is None and _is_blank(descriptor, head, size):
+        known = identify(os.pread(descriptor, _CHUNK, 0))
+        if known is None and _is_blank(descriptor, size):
             return None
     except OSError as error:
         raise Unreadable(error.errno, error.strerror, device) from error
@@ -118,19 +116,14 @@ def _btrfs(head: bytes) -> Filesystem | None:
     return Filesystem("btrfs", _uuid(block[32:48]), _text(block[0x12B : 0x12B + 256]))
 
 
-def _is_blank(descriptor: int, head: bytes, size: int) -> bool:
-    places = [(p, _SAMPLE) for p in _ELSEWHERE if p < size] + [(max(0, size - _EDGE), _EDGE)]
-    return _zero(head) and all(_zero_at(descriptor, place, length) for place, length in places)
+def _is_blank(descriptor: int, size: int) -> bool:
+    places = [(0, _EDGE), (max(0, size - _EDGE), _EDGE), *((p, _CHUNK) for p in _ELSEWHERE if p < size)]
+    chunks = (place + step for place, length in places for step in range(0, length, _CHUNK))
+    return all(_is_zero(os.pread(descriptor, _CHUNK, chunk)) for chunk in chunks)
 
 
-def _zero_at(descriptor: int, place: int, length: int) -> bool:
-    return all(_zero(os.pread(descriptor, _CHUNK, place + step)) for step in range(0, length, _CHUNK))
-
-
-def _zero(data: bytes) -> bool:
-    return all(
-        data[i : i + _CHUNK] == _ZEROS[: min(_CHUNK, len(data) - i)] for i in range(0, len(data), _CHUNK)
-    )
+def _is_zero(data: bytes) -> bool:
+    return data == (_ZEROS if len(data) == _CHUNK else bytes(len(data)))
 
 
 def _ask_blkid(device: str) -> Filesystem:

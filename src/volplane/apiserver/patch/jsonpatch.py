@@ -1,0 +1,171 @@
+"""JSON Patch as the API's clients know it, which is not quite RFC 6902.
+
+Controllers rely on the deviations: `replace` sets an object member that is absent, and an absent member
+counts as null for `test`. Array positions may be negative. The subtle thing: `add` counts negative
+positions from one past the end, so that `-1` appends, while all other operations count from the last
+element.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import to_builtins
+
+MAX_OPERATIONS = 10_000
+
+_POSITION = re.compile(r"[+-]?[0-9]+")
+_ABSENT = object()
+
+
+class PatchFailed(Exception):
+    """An operation that cannot be carried out, or a `test` that is not true."""
+
+
+def apply(document: dict[str, Any], operations: list[Any]) -> Any:
+    """The document after all operations. The document itself is changed on the way."""
+    root: Any = document
+    for operation in operations:
+        # A null in the list of operations is an operation without members.
+        given = operation or {}
+        act = _ACTS.get(_text(given, "op"))
+        if act is None:
+            raise PatchFailed(f"Unexpected kind: {_text(given, 'op') or 'unknown'}")
+        root = act(root, given)
+    return root
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal as JSON texts: 1 is neither 1.0 nor true, and the order of members does not count."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(v, right[k]) for k, v in left.items())
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+def _add(root: Any, operation: Mapping[str, Any]) -> Any:
+    path = _pointer(operation, "path")
+    _insert(*_parent(root, path, "add operation"), operation.get("value"), path)
+    return root
+
+
+def _remove(root: Any, operation: Mapping[str, Any]) -> Any:
+    path = _pointer(operation, "path")
+    _take(*_parent(root, path, "remove operation"), path)
+    return root
+
+
+def _replace(root: Any, operation: Mapping[str, Any]) -> Any:
+    path = _pointer(operation, "path")
+    value = operation.get("value")
+    if path == "":
+        if not isinstance(value, (dict, list)):
+            raise PatchFailed("replace operation value must be object or array")
+        return value
+    parent, key = _parent(root, path, "replace operation")
+    if isinstance(parent, list):
+        parent[_position(key, len(parent))] = value
+    else:
+        parent[key] = value
+    return root
+
+
+def _move(root: Any, operation: Mapping[str, Any]) -> Any:
+    source = _pointer(operation, "from")
+    value = _take(*_parent(root, source, "move operation"), source)
+    path = _pointer(operation, "path")
+    _insert(*_parent(root, path, "move operation"), value, path)
+    return root
+
+
+def _copy(root: Any, operation: Mapping[str, Any]) -> Any:
+    value = _look(*_parent(root, _pointer(operation, "from"), "copy operation"))
+    path = _pointer(operation, "path")
+    _insert(*_parent(root, path, "copy operation"), None if value is _ABSENT else to_builtins(value), path)
+    return root
+
+
+def _test(root: Any, operation: Mapping[str, Any]) -> Any:
+    path = _pointer(operation, "path")
+    held = root if path == "" else _look(*_parent(root, path, "test operation"))
+    if not same(None if held is _ABSENT else held, operation.get("value")):
+        raise PatchFailed(f"testing value {path} failed: test failed")
+    return root
+
+
+_ACTS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
+    "add": _add,
+    "remove": _remove,
+    "replace": _replace,
+    "move": _move,
+    "copy": _copy,
+    "test": _test,
+}
+
+
+def _text(operation: Mapping[str, Any], name: str) -> str:
+    value = operation.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _pointer(operation: Mapping[str, Any], name: str) -> str:
+    value = operation.get(name)
+    if not isinstance(value, str):
+        raise PatchFailed(f"operation missing {name} field: missing value")
+    return value
+
+
+def _parent(root: Any, path: str, what: str) -> tuple[dict[str, Any] | list[Any], str]:
+    """The container that holds the path's last step, and that step."""
+    _, *steps = path.split("/")
+    if not steps:
+        raise PatchFailed(f'{what} does not apply: doc is missing path: "{path}": missing value')
+    here = root
+    for step in steps[:-1]:
+        try:
+            here = _look(here, _unescape(step))
+        except PatchFailed:
+            here = None
+        if not isinstance(here, (dict, list)):
+            raise PatchFailed(f'{what} does not apply: doc is missing path: "{path}": missing value')
+    return here, _unescape(steps[-1])
+
+
+def _unescape(step: str) -> str:
+    # In this order: "~01" is the text "~1".
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+def _position(key: str, length: int) -> int:
+    if not _POSITION.fullmatch(key):
+        raise PatchFailed(f"value was not a proper array index: '{key}'")
+    position = int(key)
+    if not -length <= position < length:
+        raise PatchFailed(f"Unable to access invalid index: {position}: invalid index referenced")
+    return position % length
+
+
+def _look(parent: dict[str, Any] | list[Any], key: str) -> Any:
+    if isinstance(parent, list):
+        return parent[_position(key, len(parent))]
+    return parent.get(key, _ABSENT)
+
+
+def _take(parent: dict[str, Any] | list[Any], key: str, path: str) -> Any:
+    if isinstance(parent, list):
+        return parent.pop(_position(key, len(parent)))
+    if key not in parent:
+        raise PatchFailed(f"error in remove for path: '{path}': Unable to remove nonexistent key: {key}")
+    return parent.pop(key)
+
+
+def _insert(parent: dict[str, Any] | list[Any], key: str, value: Any, path: str) -> None:
+    if isinstance(parent, dict):
+        parent[key] = value
+    elif key == "-":
+        parent.append(value)
+    else:
+        parent.insert(_position(key, len(parent) + 1), value)

@@ -1,0 +1,324 @@
+"""Strategic merge patch: lists merge by key where the type's schema says so.
+
+Directives in the patch: `$patch` (delete, replace) in a map or list element,
+`$deleteFromPrimitiveList/<list>`, `$setElementOrder/<list>`, `$retainKeys`. The subtle thing is the order
+of a merged list: items that the patch names stand in the patch's order, and an item only the server has
+goes before the first named item that stood behind it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from volplane.api.object import Field, Object, schema
+from volplane.apiserver.patch.jsonpatch import same
+from volplane.apiserver.patch.merge import without_nulls
+
+DIRECTIVE = "$patch"
+DELETE_FROM = "$deleteFromPrimitiveList"
+ORDER = "$setElementOrder"
+RETAIN = "$retainKeys"
+
+Map = dict[str, Any]
+Look = Callable[[str], Field | None]
+
+
+class BadPatch(Exception):
+    """A patch that breaks the format. `unprocessable`: it could be read, but the object cannot take it."""
+
+    def __init__(self, message: str, *, unprocessable: bool = False) -> None:
+        super().__init__(message)
+        self.unprocessable = unprocessable
+
+
+def apply(of: type[Object], target: Map, patch: Map) -> Map:
+    """The target (wire form of an `of`) with the patch merged in; neither is changed."""
+    return _merge_map(target, patch, schema(of).get)
+
+
+def _nothing(_: str) -> None:
+    """The fields of free-form data: nothing is known of them, so their lists are replaced."""
+
+
+def _inside(field: Field | None) -> Look:
+    """How to look up the fields inside an object, or the values of a map."""
+    if field is not None and field.type is not None:
+        return schema(field.type).get
+    if field is not None and field.shape == "map":
+        return lambda _: field.item
+    return _nothing
+
+
+# Maps
+
+
+def _merge_map(target: Map, patch: Map, look: Look) -> Map:
+    if DIRECTIVE in patch:
+        return _directed(patch)
+    out, rest = _retained(target, patch)
+    rest = _ordered_lists(out, rest, look)
+    for key, value in rest.items():
+        if key.startswith(DELETE_FROM):
+            _delete_from(out, _list_named(key, DELETE_FROM, "primitive list"), value)
+        elif value is None:
+            out.pop(key, None)
+        else:
+            _merge_member(out, key, value, look(key))
+    return out
+
+
+def _directed(patch: Map) -> Map:
+    match patch[DIRECTIVE]:
+        case "replace":
+            return {k: v for k, v in patch.items() if k != DIRECTIVE}
+        case "delete":
+            return {}
+        case other:
+            raise BadPatch(f"unknown patch type: {other} in map: {go_text(patch)}")
+
+
+def _retained(target: Map, patch: Map) -> tuple[Map, Map]:
+    """The target without the keys that `$retainKeys` does not list, and the patch without that directive."""
+    if RETAIN not in patch:
+        return dict(target), patch
+    keys = patch[RETAIN]
+    rest = {k: v for k, v in patch.items() if k != RETAIN}
+    given = {k for k, v in rest.items() if v is not None and not k.startswith((DELETE_FROM, ORDER))}
+    if not isinstance(keys, list) or not given <= {k for k in keys if isinstance(k, str)}:
+        raise BadPatch("invalid patch format of retainKeys")
+    return {k: v for k, v in target.items() if k in keys}, rest
+
+
+def _merge_member(out: Map, key: str, value: Any, field: Field | None) -> None:
+    held = out.get(key)
+    if isinstance(held, dict) and isinstance(value, dict):
+        replaced = field is not None and field.replaced
+        out[key] = value if replaced else _merge_map(held, value, _inside(field))
+    elif isinstance(held, list) and isinstance(value, list):
+        out[key] = _merge_list(held, value, field)
+    elif isinstance(value, dict) and DIRECTIVE in value:
+        # A directive for something that is not there: nothing to delete, nothing to replace.
+        out.pop(key, None)
+    else:
+        out[key] = _without_directives(without_nulls(value))
+
+
+def _without_directives(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_directives(v) for k, v in value.items() if not _is_directed(v)}
+    if isinstance(value, list):
+        return [_without_directives(v) for v in value if not _is_directed(v)]
+    return value
+
+
+def _is_directed(value: Any) -> bool:
+    return isinstance(value, dict) and DIRECTIVE in value
+
+
+# Lists
+
+
+def _delete_from(out: Map, key: str, values: Any) -> None:
+    held = out.get(key)
+    if isinstance(held, list) and isinstance(values, list):
+        out[key] = [item for item in held if not any(same(item, v) for v in values)]
+    elif values is None:
+        out.pop(key, None)
+
+
+def _list_named(key: str, prefix: str, what: str) -> str:
+    head, slash, name = key.partition("/")
+    if head != prefix or not slash:
+        raise BadPatch(f"invalid patch format of {what}")
+    return name
+
+
+def _merge_list(held: list[Any], patch: list[Any], field: Field | None) -> list[Any]:
+    if field is None or field.merge_key is None:
+        return patch
+    if not held and not patch:
+        return held
+    if not _elements_are_maps(held, patch):
+        merged = [*held, *(v for v in _distinct(patch) if not _holds(held, v))]
+        return _arrange(_distinct(merged), order=patch, server=held, key="")
+    base, plain = _special_elements(held, patch, field.merge_key)
+    merged = _merge_elements(base, plain, field)
+    return _arrange(merged, order=plain, server=base, key=field.merge_key)
+
+
+def _elements_are_maps(*lists: list[Any]) -> bool:
+    types = {type(item) for items in lists for item in items}
+    if list in types:
+        raise BadPatch("lists of lists are not supported", unprocessable=True)
+    if len(types) > 1:
+        raise BadPatch(f"list element types are not identical: {go_text(list(lists))}")
+    return dict in types
+
+
+def _special_elements(held: list[Map], patch: list[Map], key: str) -> tuple[list[Map], list[Map]]:
+    """The held elements after `$patch` elements did their work, and the patch's other elements."""
+    plain = [element for element in patch if DIRECTIVE not in element]
+    base = held
+    for element in (e for e in patch if DIRECTIVE in e):
+        match element[DIRECTIVE]:
+            case "delete":
+                gone = _key_of(element, key)
+                base = [e for e in base if not same(e.get(key), gone)]
+            case "replace":
+                base = []
+            case "merge":
+                raise BadPatch("merging lists cannot yet be specified in the patch")
+            case other:
+                raise BadPatch(f"unknown patch type: {other} in map: {go_text(element)}")
+    if any(e.get(DIRECTIVE) == "replace" for e in patch):
+        return plain, []
+    return base, plain
+
+
+def _merge_elements(base: list[Map], patch: list[Map], field: Field) -> list[Map]:
+    key = field.merge_key or ""
+    merged = list(base)
+    for element in patch:
+        at = _find(merged, _key_of(element, key), key)
+        if at < 0:
+            merged.append(element)
+        else:
+            merged[at] = _merge_map(merged[at], element, _inside(field.item))
+    return merged
+
+
+def _key_of(element: Map, key: str) -> Any:
+    if key not in element:
+        raise BadPatch(f"map: {go_text(element)} does not contain declared merge key: {key}")
+    return element[key]
+
+
+def _find(elements: Iterable[Any], wanted: Any, key: str) -> int:
+    for at, element in enumerate(elements):
+        if key and (not isinstance(element, dict) or key not in element):
+            continue
+        if same(element[key] if key else element, wanted):
+            return at
+    return -1
+
+
+def _holds(elements: Iterable[Any], wanted: Any) -> bool:
+    return _find(elements, wanted, "") >= 0
+
+
+def _distinct(items: list[Any]) -> list[Any]:
+    out: list[Any] = []
+    for item in items:
+        if not _holds(out, item):
+            out.append(item)
+    return out
+
+
+# Order
+
+
+def _ordered_lists(out: Map, patch: Map, look: Look) -> Map:
+    """Merge and order the lists that have a `$setElementOrder`; the patch without them is returned."""
+    orders = [key for key in patch if key.startswith(ORDER)]
+    if not orders:
+        return patch
+    rest = {k: v for k, v in patch.items() if k not in orders}
+    for key in orders:
+        name = _list_named(key, ORDER, "setElementOrder list")
+        if not isinstance(patch[key], list):
+            raise BadPatch("invalid patch format of setElementOrder list")
+        _order_list(out, rest, name, patch[key], look(name))
+    return rest
+
+
+def _order_list(out: Map, rest: Map, name: str, order: list[Any], field: Field | None) -> None:
+    if field is None or field.shape != "list":
+        raise BadPatch(f'unable to find api field in struct for the json field "{name}"')
+    held, patch = out.get(name), rest.get(name)
+    if not isinstance(held, list | None) or not isinstance(patch, list | None):
+        raise BadPatch("invalid patch format of setElementOrder list")
+    key = field.merge_key or ""
+    _check_order(patch or [], order, key)
+    if held is None and patch is None:
+        return
+    if held is None:
+        merged = _without_directives(patch)
+    elif patch is None:
+        merged = held
+    else:
+        merged = _merge_list(held, patch, field)
+    out[name] = _arrange(merged, order=order, server=held or [], key=key)
+    rest.pop(name, None)
+
+
+def _check_order(patch: list[Any], order: list[Any], key: str) -> None:
+    """What the patch adds or changes must be in the order list, in the same order."""
+    if not order:
+        return
+    places = iter(order)
+    for element in patch:
+        if isinstance(element, dict) and DIRECTIVE in element:
+            continue
+        wanted = _key_of(_as_map(element), key) if key else element
+        if not any(same(_key_of(_as_map(o), key) if key else o, wanted) for o in places):
+            raise BadPatch(
+                f"The order in patch list:\n{go_text(patch)}\n"
+                f" doesn't match {ORDER} list:\n{go_text(order)}\n"
+            )
+
+
+def _as_map(element: Any) -> Map:
+    if not isinstance(element, dict):
+        raise BadPatch(f"expected a map[string]interface {{}}, but received a {go_type(element)}")
+    return element
+
+
+def _arrange(merged: list[Any], *, order: list[Any], server: list[Any], key: str) -> list[Any]:
+    if key:
+        for element in (*merged, *order):
+            _key_of(_as_map(element), key)
+    ranks = [_find(order, e[key] if key else e, key) for e in merged]
+    named = [e for _, e in sorted(((r, e) for r, e in zip(ranks, merged, strict=True) if r >= 0), key=_first)]
+    alone = [e for r, e in zip(ranks, merged, strict=True) if r < 0]
+    if not alone or not named:
+        return named or alone
+    return _weave(alone, named, server, key)
+
+
+def _first(pair: tuple[int, Any]) -> int:
+    return pair[0]
+
+
+def _weave(alone: list[Any], named: list[Any], server: list[Any], key: str) -> list[Any]:
+    """Both keep their order; one of `alone` goes before one of `named` if it did so on the server."""
+
+    def place(element: Any) -> int:
+        return _find(server, element[key] if key else element, key)
+
+    out: list[Any] = []
+    left, right = list(alone), list(named)
+    while left and right:
+        mine, other = place(left[0]), place(right[0])
+        out.append(left.pop(0) if 0 <= mine < other else right.pop(0))
+    return out + left + right
+
+
+# Words
+
+
+def go_text(value: Any) -> str:
+    """A value as upstream's messages print it."""
+    if isinstance(value, Mapping):
+        return "map[" + " ".join(f"{k}:{go_text(v)}" for k, v in sorted(value.items())) + "]"
+    if isinstance(value, (list, tuple)):
+        return "[" + " ".join(map(go_text, value)) + "]"
+    if value is None:
+        return "<nil>"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def go_type(value: Any) -> str:
+    return {str: "string", bool: "bool", int: "int64", float: "float64", list: "[]interface {}"}.get(
+        type(value), "nil"
+    )

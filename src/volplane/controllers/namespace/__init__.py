@@ -1,0 +1,1 @@
+"""A namespace that is deleted takes everything in it along, and goes when it is empty."""

@@ -1,0 +1,1 @@
+"""Every namespace has a ServiceAccount `default` and the cluster's CA in the ConfigMap `kube-root-ca.crt`."""

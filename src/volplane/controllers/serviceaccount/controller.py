@@ -13,7 +13,7 @@ from volplane.loops.controller import Controller
 ACCOUNT = "default"
 ROOT_CA = "kube-root-ca.crt"
 _ABOUT = (
-    "The certificate authority with which clients inside the cluster check the API server. Kept up to date by "
+    "The certificate authority with which clients inside the cluster check the API server, kept current by "
     "Volplane."
 )
 

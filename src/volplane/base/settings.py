@@ -1,0 +1,139 @@
+"""A role's settings are one Struct; its flags are that Struct's fields.
+
+`--leader-election-namespace=x` sets `leader_election_namespace`. The same flags work on the command line,
+in a manifest's `args`, and in a test that builds the Struct by hand. Durations are floats of seconds that
+are written `15s` or `1m30s`; a flag that only upstream's logging knows (`-v=5`) is accepted and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+
+from volplane.base.units import duration
+
+T = TypeVar("T", bound=Struct)
+
+IGNORED = (
+    "v",
+    "vmodule",
+    "logtostderr",
+    "alsologtostderr",
+    "stderrthreshold",
+    "logging-format",
+    "log-json-format",
+)
+
+
+class BadFlag(ValueError):
+    """A flag that does not exist, or whose value is not one; names the flag and the reason."""
+
+
+class Flag(Struct, frozen=True):
+    """One field of a settings Struct as the command line shows it."""
+
+    name: str
+    field: str
+    type: Any
+    default: Any
+    required: bool
+    repeated: bool = False
+
+    def read(self, text: str) -> Any:
+        """The value that a text stands for. Raises BadFlag."""
+        try:
+            return _read(self.type, text)
+        except ValueError as error:
+            raise BadFlag(f'invalid value "{text}" for flag --{self.name}: {error}') from error
+
+
+def flags(settings: type[Struct]) -> dict[str, Flag]:
+    """The flags of a settings Struct by their names."""
+    hints = get_type_hints(settings)
+    found: dict[str, Flag] = {}
+    for info in msgspec.structs.fields(settings):
+        required = info.default is NODEFAULT and info.default_factory is NODEFAULT
+        default = info.default if info.default is not NODEFAULT else None
+        if info.default_factory is not NODEFAULT:
+            default = info.default_factory()
+        kind = _plain(hints[info.name])
+        name = info.name.replace("_", "-")
+        repeated = get_origin(kind) is tuple
+        found[name] = Flag(name, info.name, kind, default, required, repeated)
+    return found
+
+
+def parse(settings: type[T], arguments: Sequence[str], *, given: Mapping[str, Any] | None = None) -> T:
+    """The settings that these arguments ask for; `given` are fields that no flag sets. Raises BadFlag."""
+    known = flags(settings)
+    values: dict[str, Any] = dict(given or {})
+    for name, text in _pairs(arguments, known):
+        if name in IGNORED:
+            continue
+        flag = known.get(name)
+        if flag is None:
+            raise BadFlag(f"unknown flag: --{name}")
+        value = flag.read(text)
+        values[flag.field] = (*values.get(flag.field, ()), *value) if flag.repeated else value
+    missing = [f.name for f in known.values() if f.required and f.field not in values]
+    if missing:
+        raise BadFlag(f"required flag not set: --{missing[0]}")
+    return settings(**values)
+
+
+def _pairs(arguments: Sequence[str], known: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            raise BadFlag(f"unexpected argument: {argument}")
+        name, equals, text = argument.lstrip("-").partition("=")
+        flag = known.get(name)
+        if equals:
+            yield name, text
+        elif flag is not None and flag.type is bool:
+            yield name, "true"
+        else:
+            yield name, _next(rest, name)
+
+
+def _next(rest: Iterator[str], name: str) -> str:
+    if (text := next(rest, None)) is None:
+        raise BadFlag(f"flag needs a value: --{name}")
+    return text
+
+
+def _plain(hint: Any) -> Any:
+    """`str | None` is a string that may be absent."""
+    members: Iterable[Any] = get_args(hint)
+    if NoneType in members:
+        return next(m for m in members if m is not NoneType)
+    return hint
+
+
+def _read(kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text.lower() in ("true", "t", "1"):
+            return True
+        if text.lower() in ("false", "f", "0"):
+            return False
+        raise ValueError("neither true nor false")
+    if kind is int:
+        return int(text)
+    if kind is float:
+        return _seconds(text)
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], part) for part in text.split(",") if part)
+    if get_origin(kind) is not None and issubclass(get_origin(kind), Mapping):
+        return dict(part.split("=", 1) for part in text.split(",") if part)
+    return msgspec.convert(text, kind)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return duration(text)

@@ -1,0 +1,63 @@
+"""Flags are the fields of a settings Struct."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import Struct
+
+from volplane.base.settings import BadFlag, flags, parse
+
+
+class Settings(Struct, frozen=True):
+    csi_address: str
+    timeout: float = 15.0
+    worker_threads: int = 10
+    leader_election: bool = False
+    kubeconfig: str | None = None
+    audiences: tuple[str, ...] = ()
+
+
+def test_flags_are_read_as_upstream_writes_them() -> None:
+    arguments = [
+        "--csi-address=/csi/csi.sock",
+        "--timeout",
+        "1m30s",
+        "--leader-election",
+        "-v=5",
+        "--worker-threads=3",
+    ]
+    assert parse(Settings, arguments) == Settings("/csi/csi.sock", 90.0, 3, True)
+
+
+def test_a_list_may_be_repeated_or_separated_by_commas() -> None:
+    assert parse(Settings, ["--csi-address=x", "--audiences=a,b", "--audiences=c"]).audiences == (
+        "a",
+        "b",
+        "c",
+    )
+
+
+def test_a_bool_can_be_switched_off() -> None:
+    assert parse(Settings, ["--csi-address=x", "--leader-election=false"]).leader_election is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nope=1"], "unknown flag: --nope"),
+        (["--csi-address=x", "--timeout=soon"], 'invalid value "soon" for flag --timeout'),
+        (["--csi-address=x", "--leader-election=maybe"], "neither true nor false"),
+        ([], "required flag not set: --csi-address"),
+        (["--csi-address"], "flag needs a value: --csi-address"),
+        (["plain"], "unexpected argument: plain"),
+    ],
+)
+def test_a_bad_flag_is_named_with_the_reason(arguments: list[str], message: str) -> None:
+    with pytest.raises(BadFlag, match=message.replace("(", r"\(")):
+        parse(Settings, arguments)
+
+
+def test_every_field_is_a_flag() -> None:
+    assert set(flags(Settings)) == {
+        "csi-address", "timeout", "worker-threads", "leader-election", "kubeconfig", "audiences",
+    }  # fmt: skip

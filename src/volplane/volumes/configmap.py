@@ -1,0 +1,52 @@
+"""configMap: the keys of a config map as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from volplane.api.core import ConfigMap as ConfigMapObject
+from volplane.api.core import KeyToPath, PersistentVolume, Volume
+from volplane.client.client import Client
+from volplane.volumes.base import Spec, Watched
+from volplane.volumes.content import Content, config_data, pick
+from volplane.volumes.writer import File
+
+
+class ConfigMap(Content):
+    name = "kubernetes.io/configmap"
+    in_memory = False
+
+    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+        return source.config_map is not None
+
+    def watches(self, spec: Spec) -> Iterable[Watched]:
+        assert spec.source.config_map is not None
+        yield ConfigMapObject, spec.pod.namespace, spec.source.config_map.name
+
+    async def files(self, spec: Spec) -> Mapping[str, File]:
+        source = spec.source.config_map
+        assert source is not None
+        return await config_files(
+            self.site.client,
+            spec.pod.namespace,
+            source.name,
+            source.items,
+            source.default_mode,
+            source.optional,
+        )
+
+
+async def config_files(
+    client: Client,
+    namespace: str,
+    name: str,
+    items: Iterable[KeyToPath],
+    mode: int | None,
+    optional: bool | None,
+) -> dict[str, File]:
+    found = await client.find(ConfigMapObject, name, namespace)
+    if found is None:
+        if optional:
+            return {}
+        found = await client.get(ConfigMapObject, name, namespace)  # raises what the user should read
+    return pick(config_data(found), items, mode, of="configmap", optional=bool(optional))

@@ -1,0 +1,64 @@
+"""vol_data.json: what a later life must know to take a volume down. Written before the call it belongs to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+from volplane.host import atomic_write
+from volplane.volumes.base import VolumeFailure, make_directory
+
+Data = Mapping[str, str]
+
+
+class Unreadable(VolumeFailure):
+    """The metadata is there and makes no sense: nothing is deleted on such a basis."""
+
+
+def read(path: str) -> Data | None:
+    """None if there is none."""
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"failed to read volume data {path}: {error}") from error
+    if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
+        raise Unreadable(f"failed to read volume data {path}: not a map of strings")
+    return data
+
+
+def save(path: str, data: Data) -> None:
+    atomic_write(path, json.dumps(data, separators=(",", ":")).encode() + b"\n", 0o600)
+
+
+def prepare(directory: str, path: str, data: Data, mode: int = 0o750) -> None:
+    make_directory(directory, mode)
+    save(path, data)
+
+
+def remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def scan_staged(directory: str) -> list[Data]:
+    """The metadata of every staged volume, below `plugins/kubernetes.io/csi/<driver>/<hash>/`."""
+    found = []
+    for driver in _directories(directory):
+        for volume in _directories(driver):
+            with suppress(Unreadable):
+                data = read(os.path.join(volume, "vol_data.json"))
+                if data is not None and data.get("driverName") and data.get("volumeHandle"):
+                    found.append(data)
+    return found
+
+
+def _directories(path: str) -> list[str]:
+    try:
+        return [e.path for e in os.scandir(path) if e.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,67 @@
+"""The CSI drivers registered on this node.
+
+Registration and its rules are the node's; volumes only look drivers up. A driver's capabilities are asked
+once per registration: a driver that comes back with others registers anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from volplane.csi import v1
+from volplane.csi.client import Caller
+from volplane.volumes.base import Transient
+
+Rpc = v1.NodeServiceCapability.RPC
+
+TIMEOUT = 120.0  # for all calls of one stage or publish step
+
+
+class Driver:
+    def __init__(self, name: str, channel: Caller, *, version: str = "", endpoint: str = "") -> None:
+        self.name, self.channel, self.version, self.endpoint = name, channel, version, endpoint
+        self.node_id = ""
+        self._capabilities: frozenset[int] | None = None
+        self._asking = asyncio.Lock()
+
+    async def capabilities(self) -> frozenset[int]:
+        async with self._asking:
+            if self._capabilities is None:
+                request = v1.NodeGetCapabilitiesRequest()
+                reply = await self.channel.call("NodeGetCapabilities", request, timeout=TIMEOUT)
+                self._capabilities = frozenset(c.rpc.type for c in reply.capabilities)
+        return self._capabilities
+
+    async def stages(self) -> bool:
+        return Rpc.STAGE_UNSTAGE_VOLUME in await self.capabilities()
+
+
+class Drivers:
+    def __init__(self) -> None:
+        self._drivers: dict[str, Driver] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    def __getitem__(self, name: str) -> Driver:
+        try:
+            return self._drivers[name]
+        except KeyError:
+            raise Transient(f"driver name {name} not found in the list of registered CSI drivers") from None
+
+    def get(self, name: str) -> Driver | None:
+        return self._drivers.get(name)
+
+    def __iter__(self) -> Iterator[Driver]:
+        return iter(list(self._drivers.values()))
+
+    def add(self, driver: Driver) -> None:
+        self._drivers[driver.name] = driver
+        for listener in self._listeners:
+            listener(driver.name)
+
+    def remove(self, name: str) -> Driver | None:
+        return self._drivers.pop(name, None)
+
+    def on_added(self, listener: Callable[[str], None]) -> None:
+        """Volumes that waited for a driver go on as soon as it is there."""
+        self._listeners.append(listener)

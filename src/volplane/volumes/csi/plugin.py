@@ -1,0 +1,344 @@
+"""CSI on a node: stage once, publish per pod, and the same backwards.
+
+The metadata is written before each call and removed only after the opposite call has succeeded, so that no
+crash leaves a mount that nobody knows of. After an uncertain answer everything stays where it is; after a
+final refusal nothing does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from google.protobuf.message import Message
+
+from volplane.api import names
+from volplane.api.core import PersistentVolume, Pod, Secret, Volume
+from volplane.api.errors import APIError
+from volplane.api.storage import CSIDriver, VolumeAttachment
+from volplane.client.cache import Cache
+from volplane.csi import v1
+from volplane.csi.outcome import CallError, classify
+from volplane.host import mounts
+from volplane.volumes.base import (
+    Device,
+    Place,
+    Plugin,
+    Site,
+    Spec,
+    Transient,
+    Uncertain,
+    VolumeFailure,
+    remove_empty,
+)
+from volplane.volumes.csi import data, request
+from volplane.volumes.csi.drivers import TIMEOUT, Driver, Drivers
+from volplane.volumes.projected import DEFAULT_LIFE, Tokens
+
+
+DIAL = 1.0  # seconds in which a driver that is there takes a connection
+
+
+class NotAttached(Transient):
+    """The attachment does not (or no longer) allow the mount; said as WaitForAttach."""
+
+
+class Csi(Plugin):
+    name = "kubernetes.io/csi"
+
+    def __init__(
+        self, site: Site, drivers: Drivers, objects: Cache[CSIDriver], tokens: Tokens | None = None
+    ) -> None:
+        super().__init__(site)
+        self.drivers, self.objects = drivers, objects
+        self.tokens = tokens or Tokens(site.client)
+
+    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+        return source.csi is not None if volume is None else volume.spec.csi is not None
+
+    def unique(self, pod: Pod, name: str, volume: PersistentVolume | None) -> str:
+        if volume is None or volume.spec.csi is None:
+            return super().unique(pod, name, volume)
+        return names.csi_volume(volume.spec.csi.driver, volume.spec.csi.volume_handle)
+
+    def is_readonly(self, source: Volume, volume: PersistentVolume | None) -> bool:
+        return bool(source.csi and source.csi.read_only)
+
+    def needs_attach(self, spec: Spec) -> bool:
+        return not request.is_inline(spec) and self.is_attachable(request.driver_of(spec))
+
+    def is_attachable(self, driver: str) -> bool:
+        """Without a CSIDriver object, attaching is required."""
+        found = self.objects.get(driver)
+        return found is None or found.spec.attach_required is not False
+
+    def needs_stage(self, spec: Spec) -> bool:
+        return not request.is_inline(spec)
+
+    def is_refreshed(self, spec: Spec) -> bool:
+        found = self.objects.get(request.driver_of(spec))
+        return bool(found and found.spec.requires_republish)
+
+    def path(self, spec: Spec) -> str:
+        return self.real(self.site.paths.csi_target(spec.pod.uid, spec.name))
+
+    def real(self, wire: str) -> str:
+        return self.site.paths.real(wire)
+
+    # --- stage
+
+    async def stage(self, spec: Spec) -> None:
+        name, handle = request.driver_of(spec), request.handle_of(spec)
+        request.check_lifecycle(spec, self.objects.get(name))
+        attachment = await self._attachment(spec)
+        driver = self.drivers[name]
+        capabilities = await self._capabilities(driver)
+        staging = self.site.paths.staging(name, handle)
+        if not await driver.stages():
+            await self.run(os.makedirs, self.real(staging), 0o750, exist_ok=True)
+            return
+        assert spec.volume is not None
+        assert spec.volume.spec.csi is not None
+        secret = spec.volume.spec.csi.node_stage_secret_ref
+        message = v1.NodeStageVolumeRequest(
+            volume_id=handle,
+            publish_context=request.publish_context(attachment),
+            staging_target_path=staging,
+            volume_capability=request.capability(spec, capabilities, group=spec.group),
+            secrets=await self._secret(secret.name, secret.namespace) if secret else {},
+            volume_context=request.attributes(spec),
+        )
+        metadata = self.real(self.site.paths.staging_data(name, handle))
+        known = {"driverName": name, "volumeHandle": handle}
+        await self.run(data.prepare, self.real(staging), metadata, known)
+        with _judged() as call:
+            await call(driver, "NodeStageVolume", message, spec.pod)
+        if call.refused:
+            await self.run(data.remove, metadata)
+            await self.run(remove_empty, self.real(staging), os.path.dirname(self.real(staging)))
+            raise VolumeFailure(str(call.refused))
+
+    async def _attachment(self, spec: Spec) -> VolumeAttachment | None:
+        if not self.needs_attach(spec):
+            return None
+        handle, driver = request.handle_of(spec), request.driver_of(spec)
+        name = names.attachment(handle, driver, self.site.node)
+        try:
+            found = await self.site.client.get(VolumeAttachment, name)
+        except APIError as error:
+            raise NotAttached(
+                f"volume {handle} has GET error for volume attachment {name}: {error}"
+            ) from error
+        if found.is_deleting:
+            raise NotAttached("volume attachment is being deleted")
+        if not found.status.attached:
+            failed = found.status.attach_error
+            raise NotAttached(failed.message if failed else f"volume attachment {name} is not attached yet")
+        return found
+
+    # --- publish
+
+    async def publish(self, spec: Spec, *, again: bool = False) -> None:
+        name = request.driver_of(spec)
+        about = self.objects.get(name)
+        request.check_lifecycle(spec, about)
+        driver = self.drivers[name]
+        capabilities = await self._capabilities(driver)
+        message = await self._publish_request(spec, driver, about, capabilities)
+        metadata = self.real(self.site.paths.csi_data(spec.pod.uid, spec.name))
+        # The driver makes the target itself; its parent is ours.
+        await self.run(
+            data.prepare, os.path.dirname(metadata), metadata, request.pod_data(spec, self.site.node)
+        )
+        with _judged() as call:
+            await call(driver, "NodePublishVolume", message, spec.pod)
+        if call.refused:
+            if not again:
+                await self.run(_clean_up, metadata, self.real(message.target_path))
+            raise VolumeFailure(str(call.refused))
+        if request.wants_group(spec, about, capabilities):
+            await self._give_to_group(spec)
+
+    async def _publish_request(
+        self, spec: Spec, driver: Driver, about: CSIDriver | None, capabilities: frozenset[int]
+    ) -> v1.NodePublishVolumeRequest:
+        attachment = await self._attachment(spec)
+        context = request.attributes(spec)
+        secrets = await self._publish_secrets(spec)
+        if about is not None and about.spec.pod_info_on_mount:
+            context |= request.pod_attributes(spec.pod, request.lifecycle_of(spec))
+        if about is not None and about.spec.token_requests:
+            held = await self._tokens(spec.pod, about)
+            if about.spec.service_account_token_in_secrets:
+                secrets |= held
+            else:
+                context |= held
+        handle = request.handle_of(spec)
+        staged = not request.is_inline(spec) and await driver.stages()
+        return v1.NodePublishVolumeRequest(
+            volume_id=handle,
+            publish_context=request.publish_context(attachment),
+            staging_target_path=self.site.paths.staging(driver.name, handle) if staged else "",
+            target_path=self.site.paths.csi_target(spec.pod.uid, spec.name),
+            volume_capability=request.capability(spec, capabilities, group=spec.group),
+            readonly=spec.readonly,
+            secrets=secrets,
+            volume_context=context,
+        )
+
+    async def _publish_secrets(self, spec: Spec) -> dict[str, str]:
+        if spec.volume is not None:
+            assert spec.volume.spec.csi is not None
+            secret = spec.volume.spec.csi.node_publish_secret_ref
+            return await self._secret(secret.name, secret.namespace) if secret else {}
+        assert spec.source.csi is not None
+        inline = spec.source.csi.node_publish_secret_ref
+        return await self._secret(inline.name, spec.pod.namespace) if inline else {}
+
+    async def _tokens(self, pod: Pod, about: CSIDriver) -> dict[str, str]:
+        held = []
+        for wanted in about.spec.token_requests:
+            life = wanted.expiration_seconds or DEFAULT_LIFE
+            try:
+                token = await self.tokens.get(pod, wanted.audience, life)
+            except APIError as error:
+                raise Transient(f"failed to fetch token: {error}") from error
+            held.append((wanted.audience, token.text, token.expires))
+        return request.tokens(held)
+
+    async def _give_to_group(self, spec: Spec) -> None:
+        context = spec.pod.spec.security_context
+        gentle = context is not None and context.fs_group_change_policy == "OnRootMismatch"
+        assert spec.group is not None
+        try:
+            await self.site.host.give_to_group(self.path(spec), spec.group, only_if_root_differs=gentle)
+        except OSError as error:
+            raise Uncertain(f"applyFSGroup failed for vol {request.handle_of(spec)}: {error}") from error
+
+    # --- and back
+
+    async def unpublish(self, place: Place) -> None:
+        paths = self.site.paths
+        metadata, target = paths.csi_data(place.pod, place.name), paths.csi_target(place.pod, place.name)
+        known = await self.site.host.call(data.read, self.real(metadata))
+        if known is None:
+            if await self.site.host.call(os.path.lexists, os.path.dirname(self.real(metadata))):
+                await self._leftovers(place, self.real(target))
+            return
+        message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
+        await self._undo(known["driverName"], "NodeUnpublishVolume", message, place.owner)
+        await self.run(_clean_up, self.real(metadata), self.real(target))
+
+    async def _leftovers(self, place: Place, target: str) -> None:
+        """A directory without metadata: a crash came before the first write, or after the last."""
+        if await self.site.host.is_mount(target):
+            raise Uncertain(f"volume data of {place.name} is missing and {target} is still mounted")
+        await self.run(
+            remove_empty, target, os.path.dirname(target), os.path.dirname(os.path.dirname(target))
+        )
+
+    async def unstage(self, device: Device) -> None:
+        driver, handle = split(device.unique)
+        staging, metadata = (
+            self.site.paths.staging(driver, handle),
+            self.site.paths.staging_data(driver, handle),
+        )
+        real = self.real(staging)
+        if await self.site.host.call(data.read, self.real(metadata)) is not None:
+            others = (await self.site.host.mounts()).siblings(real)
+            if others:
+                listed = " ".join(others)
+                raise Uncertain(
+                    f'the device mount path "{staging}" is still mounted by other references [{listed}]'
+                )
+            message = v1.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=staging)
+            await self._undo(driver, "NodeUnstageVolume", message)
+        await self.run(_clean_up, self.real(metadata), real)
+
+    async def _undo(self, driver: str, method: str, message: Message, subject: str = "") -> None:
+        """Only OK is success; whatever else comes back, it is tried again."""
+        registered = self.drivers[driver]
+        try:
+            await registered.channel.call(method, message, timeout=TIMEOUT, subject=subject)
+        except CallError as error:
+            raise Uncertain(str(error)) from error
+
+    # --- after a restart
+
+    async def found(self, pod: str, name: str) -> Place:
+        metadata = self.real(self.site.paths.csi_data(pod, name))
+        known = await self.site.host.call(data.read, metadata)
+        if known is None or known.get("volumeLifecycleMode") == request.EPHEMERAL:
+            return await super().found(pod, name)
+        try:
+            unique = names.csi_volume(known["driverName"], known["volumeHandle"])
+        except KeyError as error:
+            raise data.Unreadable(f"failed to read volume data {metadata}: no {error}") from error
+        return Place(self.name, unique, name, pod)
+
+    async def devices(self) -> list[Device]:
+        directory = self.real(f"{self.site.paths.plugins}/{self.name}")
+        staged = await self.site.host.call(data.scan_staged, directory)
+        return [Device(self.name, names.csi_volume(d["driverName"], d["volumeHandle"])) for d in staged]
+
+    # --- conveniences
+
+    async def _capabilities(self, driver: Driver) -> frozenset[int]:
+        """Asked before anything is made, so that a driver that is not there changes nothing."""
+        try:
+            await driver.channel.ready(DIAL)
+            return await driver.capabilities()
+        except TimeoutError:
+            raise Transient(f"driver {driver.name} does not answer on {driver.endpoint}") from None
+        except CallError as error:
+            raise Transient(str(error)) from error
+
+    async def _secret(self, name: str, namespace: str) -> dict[str, str]:
+        try:
+            secret = await self.site.client.get(Secret, name, namespace)
+        except APIError as error:
+            raise Transient(f"failed to get secret {namespace}/{name}: {error}") from error
+        return {key: value.decode() for key, value in secret.data.items()}
+
+
+class _Call:
+    """A call whose refusal is kept for the caller to clean up after; what is uncertain is raised."""
+
+    def __init__(self) -> None:
+        self.refused: CallError | None = None
+
+    async def __call__(self, driver: Driver, method: str, message: Message, pod: Pod) -> Any:
+        subject = f"pod/{pod.namespace}/{pod.name}"
+        async with asyncio.timeout(TIMEOUT + 5):
+            return await driver.channel.call(method, message, timeout=TIMEOUT, subject=subject)
+
+
+@contextmanager
+def _judged() -> Iterator[_Call]:
+    call = _Call()
+    try:
+        yield call
+    except CallError as error:
+        if not classify(error).settled:
+            raise Uncertain(str(error)) from error
+        call.refused = error
+
+
+def _clean_up(metadata: str, target: str) -> None:
+    """After the driver has let go of `target`. Never recursive, never through a mount."""
+    if mounts.is_mount(target):
+        raise Uncertain(f"{target} is still a mount point")
+    # The target goes first: metadata without a target can be taken down again, the reverse cannot.
+    remove_empty(target)
+    data.remove(metadata)
+    directory = os.path.dirname(metadata)
+    remove_empty(directory, os.path.dirname(directory))
+
+
+def split(unique: str) -> tuple[str, str]:
+    """Driver and handle from a unique name such as `kubernetes.io/csi/ebs.csi.aws.com^vol-1`."""
+    driver, _, handle = unique.removeprefix(f"{Csi.name}/").partition("^")
+    return driver, handle

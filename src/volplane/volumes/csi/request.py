@@ -1,0 +1,140 @@
+"""What goes into the node's calls, field by field. Pure.
+
+The pod's own data is added to a copy of the volume's attributes: upstream's habit of merging into the shared
+map would let a later stage call see another pod's tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from volplane.api import names
+from volplane.api.core import Pod
+from volplane.api.storage import CSIDriver, VolumeAttachment
+from volplane.csi import convert, v1
+from volplane.volumes.base import Spec, VolumeFailure
+from volplane.volumes.csi.drivers import Rpc
+
+PERSISTENT, EPHEMERAL = "Persistent", "Ephemeral"
+TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
+
+
+def is_inline(spec: Spec) -> bool:
+    return spec.volume is None
+
+
+def driver_of(spec: Spec) -> str:
+    if spec.volume is not None:
+        assert spec.volume.spec.csi is not None
+        return spec.volume.spec.csi.driver
+    assert spec.source.csi is not None
+    return spec.source.csi.driver
+
+
+def handle_of(spec: Spec) -> str:
+    if spec.volume is not None:
+        assert spec.volume.spec.csi is not None
+        return spec.volume.spec.csi.volume_handle
+    return names.inline_handle(spec.pod.uid, spec.name)
+
+
+def lifecycle_of(spec: Spec) -> str:
+    return EPHEMERAL if is_inline(spec) else PERSISTENT
+
+
+def check_lifecycle(spec: Spec, driver: CSIDriver | None) -> None:
+    """A driver serves the modes that its CSIDriver lists; without an object, persistent volumes only."""
+    mode, name = lifecycle_of(spec), driver_of(spec)
+    if driver is None:
+        if mode == EPHEMERAL:
+            raise VolumeFailure(f'volume mode "{mode}" not supported by driver {name} (no CSIDriver object)')
+        return
+    modes = driver.spec.volume_lifecycle_modes or (PERSISTENT,)
+    if mode not in modes:
+        listed = " ".join(f'"{m}"' for m in modes)
+        raise VolumeFailure(f'volume mode "{mode}" not supported by driver {name} (only supports [{listed}])')
+
+
+def capability(spec: Spec, capabilities: frozenset[int], *, group: int | None) -> v1.VolumeCapability:
+    multi_writer = Rpc.SINGLE_NODE_MULTI_WRITER in capabilities
+    passed = str(group) if group is not None and Rpc.VOLUME_MOUNT_GROUP in capabilities else ""
+    if spec.volume is None:
+        assert spec.source.csi is not None
+        mode = convert.node_access_mode((), multi_writer=multi_writer)
+        return convert.capability(mode, fs_type=spec.source.csi.fs_type or "", group=passed)
+    volume = spec.volume.spec
+    assert volume.csi is not None
+    mode = convert.node_access_mode(volume.access_modes, multi_writer=multi_writer)
+    return convert.capability(
+        mode, fs_type=volume.csi.fs_type, mount_flags=volume.mount_options, group=passed
+    )
+
+
+def attributes(spec: Spec) -> dict[str, str]:
+    if spec.volume is not None:
+        assert spec.volume.spec.csi is not None
+        return dict(spec.volume.spec.csi.volume_attributes)
+    assert spec.source.csi is not None
+    return dict(spec.source.csi.volume_attributes)
+
+
+def pod_attributes(pod: Pod, lifecycle: str) -> dict[str, str]:
+    """What a driver with podInfoOnMount is told."""
+    return {
+        "csi.storage.k8s.io/pod.name": pod.name,
+        "csi.storage.k8s.io/pod.namespace": pod.namespace,
+        "csi.storage.k8s.io/pod.uid": pod.uid,
+        "csi.storage.k8s.io/serviceAccount.name": pod.spec.service_account_name,
+        "csi.storage.k8s.io/ephemeral": "true" if lifecycle == EPHEMERAL else "false",
+    }
+
+
+def tokens(held: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """(audience, token, expiry) of each, as the one attribute that carries them all."""
+    body = {audience: {"token": text, "expirationTimestamp": expiry} for audience, text, expiry in held}
+    return {TOKENS: json.dumps(body, separators=(",", ":"))} if body else {}
+
+
+def publish_context(attachment: VolumeAttachment | None) -> Mapping[str, str]:
+    return attachment.status.attachment_metadata if attachment is not None else {}
+
+
+def pod_data(spec: Spec, node: str) -> dict[str, str]:
+    """vol_data.json of a published volume."""
+    handle, driver = handle_of(spec), driver_of(spec)
+    return {
+        "attachmentID": names.attachment(handle, driver, node),
+        "driverName": driver,
+        "nodeName": node,
+        "specVolID": spec.name,
+        "volumeHandle": handle,
+        "volumeLifecycleMode": lifecycle_of(spec),
+    }
+
+
+def wants_group(spec: Spec, driver: CSIDriver | None, capabilities: frozenset[int]) -> bool:
+    """Whether the node itself has to hand the volume's files to the pod's fsGroup."""
+    if spec.group is None or spec.readonly or Rpc.VOLUME_MOUNT_GROUP in capabilities:
+        return False
+    policy = driver.spec.fs_group_policy if driver is not None else None
+    match policy or "ReadWriteOnceWithFSType":
+        case "None":
+            return False
+        case "File":
+            return True
+    return bool(_fs_type(spec)) and _is_single_node(spec)
+
+
+def _fs_type(spec: Spec) -> str:
+    if spec.volume is not None:
+        assert spec.volume.spec.csi is not None
+        return spec.volume.spec.csi.fs_type
+    assert spec.source.csi is not None
+    return spec.source.csi.fs_type or ""
+
+
+def _is_single_node(spec: Spec) -> bool:
+    if spec.volume is None:
+        return True  # an inline volume counts as ReadWriteOnce
+    return bool({"ReadWriteOnce", "ReadWriteOncePod"} & set(spec.volume.spec.access_modes))

@@ -1,0 +1,60 @@
+"""hostPath: a directory, file, socket or device of the node itself. Nothing is mounted, nothing is undone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+
+from volplane.api.core import HostPathVolumeSource, PersistentVolume, Volume
+from volplane.volumes.base import Place, Plugin, Spec, VolumeFailure
+
+_CHECKS: Mapping[str, tuple[Callable[[int], bool], str]] = {
+    "Directory": (stat.S_ISDIR, "a directory"),
+    "File": (stat.S_ISREG, "a file"),
+    "Socket": (stat.S_ISSOCK, "a socket"),
+    "CharDevice": (stat.S_ISCHR, "a character device"),
+    "BlockDevice": (stat.S_ISBLK, "a block device"),
+}
+
+
+class HostPath(Plugin):
+    name = "kubernetes.io/host-path"
+
+    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+        return _source(source, volume) is not None
+
+    def path(self, spec: Spec) -> str:
+        source = _source(spec.source, spec.volume)
+        assert source is not None
+        return self.site.paths.real(source.path)
+
+    async def publish(self, spec: Spec, *, again: bool = False) -> None:
+        source = _source(spec.source, spec.volume)
+        assert source is not None
+        await self.run(check, self.path(spec), source.type or "", source.path)
+
+    async def unpublish(self, place: Place) -> None:
+        pass
+
+
+def check(path: str, kind: str, shown: str) -> None:
+    """Make what `…OrCreate` asks for, and see that the path is what the pod was promised."""
+    if kind == "DirectoryOrCreate":
+        os.makedirs(path, mode=0o755, exist_ok=True)
+    elif kind == "FileOrCreate":
+        os.close(os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o644))
+    wanted = kind.removesuffix("OrCreate")
+    if not wanted:
+        return
+    fits, what = _CHECKS[wanted]
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = 0
+    if not fits(mode):
+        raise VolumeFailure(f"hostPath type check failed: {shown} is not {what}")
+
+
+def _source(source: Volume, volume: PersistentVolume | None) -> HostPathVolumeSource | None:
+    return volume.spec.host_path if volume is not None else source.host_path

@@ -1,0 +1,159 @@
+"""projected: several sources in one directory; above all the service account's token with its CA.
+
+A token is asked for again when four fifths of its life, or a day, have passed. A server without tokens does
+not keep the pod from starting: that source is left out, and a log line says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from volplane.api.authentication import BoundObjectReference, TokenRequest, TokenRequestSpec
+from volplane.api.core import (
+    ConfigMap,
+    PersistentVolume,
+    Pod,
+    Secret,
+    ServiceAccount,
+    ServiceAccountTokenProjection,
+    Volume,
+    VolumeProjection,
+)
+from volplane.api.errors import MethodNotAllowed, NotFound
+from volplane.base import clock
+from volplane.client.client import Client
+from volplane.volumes.base import Site, Spec, VolumeFailure, Watched
+from volplane.volumes.configmap import config_files
+from volplane.volumes.content import DEFAULT_MODE, Content
+from volplane.volumes.downward import downward_files
+from volplane.volumes.secret import secret_files
+from volplane.volumes.writer import File
+
+log = logging.getLogger(__name__)
+
+DEFAULT_LIFE = 3600
+A_DAY = 86_400.0
+
+
+class Token(NamedTuple):
+    text: str
+    expires: str
+    renew_at: float  # on the loop's clock
+
+
+class Tokens:
+    """Service-account tokens bound to pods, each asked for once until it grows old."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._held: dict[tuple[str, str, int], Token] = {}  # pod, audience, life
+
+    async def get(self, pod: Pod, audience: str, life: int) -> Token:
+        key = (pod.uid, audience, life)
+        held = self._held.get(key)
+        if held is None or clock.now() >= held.renew_at:
+            held = self._held[key] = await self._ask(pod, audience, life)
+        return held
+
+    async def _ask(self, pod: Pod, audience: str, life: int) -> Token:
+        request = TokenRequest(
+            spec=TokenRequestSpec(
+                audiences=(audience,) if audience else (),
+                expiration_seconds=life,
+                bound_object_ref=BoundObjectReference("Pod", "v1", pod.name, pod.uid),
+            )
+        )
+        made = await self._client.create(
+            request,
+            namespace=pod.namespace,
+            name=pod.spec.service_account_name or "default",
+            subresource="token",
+            of=ServiceAccount,
+        )
+        return Token(
+            made.status.token, made.status.expiration_timestamp, _renewal(made.status.expiration_timestamp)
+        )
+
+    def forget(self, pod: str) -> None:
+        for key in [k for k in self._held if k[0] == pod]:
+            del self._held[key]
+
+
+def _renewal(expires: str) -> float:
+    left = (clock.parse(expires) - clock.wall()).total_seconds() if expires else DEFAULT_LIFE
+    # Spread by a few seconds, or all pods of a node would ask in the same moment.
+    return clock.now() + min(left * 0.8, A_DAY) - random.uniform(0, 10)
+
+
+class Projected(Content):
+    name = "kubernetes.io/projected"
+
+    def __init__(self, site: Site, tokens: Tokens | None = None) -> None:
+        super().__init__(site)
+        self.tokens = tokens or Tokens(site.client)
+
+    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+        return source.projected is not None
+
+    def is_refreshed(self, spec: Spec) -> bool:
+        return True
+
+    def watches(self, spec: Spec) -> Iterable[Watched]:
+        assert spec.source.projected is not None
+        for source in spec.source.projected.sources:
+            if source.config_map is not None:
+                yield ConfigMap, spec.pod.namespace, source.config_map.name
+            if source.secret is not None:
+                yield Secret, spec.pod.namespace, source.secret.name
+
+    async def files(self, spec: Spec) -> Mapping[str, File]:
+        projected = spec.source.projected
+        assert projected is not None
+        files: dict[str, File] = {}
+        for source in projected.sources:
+            files |= await self._source(spec, source, projected.default_mode)
+        return files
+
+    async def _source(self, spec: Spec, source: VolumeProjection, mode: int | None) -> dict[str, File]:
+        client, namespace = self.site.client, spec.pod.namespace
+        if (config := source.config_map) is not None:
+            return await config_files(client, namespace, config.name, config.items, mode, config.optional)
+        if (secret := source.secret) is not None:
+            return await secret_files(client, namespace, secret.name, secret.items, mode, secret.optional)
+        if (downward := source.downward_api) is not None:
+            return downward_files(spec.pod, downward.items, mode, self.site.allocatable())
+        if (token := source.service_account_token) is not None:
+            return await self._token(spec, token, mode)
+        if source.cluster_trust_bundle is not None and source.cluster_trust_bundle.optional:
+            return {}
+        raise VolumeFailure("this kind of projected source is not supported by this node")
+
+    async def _token(
+        self, spec: Spec, source: ServiceAccountTokenProjection, mode: int | None
+    ) -> dict[str, File]:
+        try:
+            token = await self.tokens.get(
+                spec.pod, source.audience, source.expiration_seconds or DEFAULT_LIFE
+            )
+        except (NotFound, MethodNotAllowed) as error:
+            log.warning("no service account token for pod %s: %s", spec.pod.key, error)
+            return {}
+        owner = _only_user(spec.pod)
+        common = DEFAULT_MODE if mode is None else mode
+        # Readable by the pod's user alone where it is known, else by the mode the manifest asks for.
+        private = common if owner is None and spec.group is None else 0o600
+        return {source.path: File(token.text.encode(), private, owner)}
+
+
+def _only_user(pod: Pod) -> int | None:
+    """The user that all containers run as, when the pod names exactly one."""
+    context = pod.spec.security_context
+    fallback = context.run_as_user if context else None
+    users = set()
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        own = container.security_context.run_as_user if container.security_context else None
+        users.add(fallback if own is None else own)
+    return users.pop() if len(users) == 1 else None

@@ -1,0 +1,51 @@
+"""secret: the keys of a secret as files in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from volplane.api.core import KeyToPath, PersistentVolume, Volume
+from volplane.api.core import Secret as SecretObject
+from volplane.client.client import Client
+from volplane.volumes.base import Spec, Watched
+from volplane.volumes.content import Content, pick
+from volplane.volumes.writer import File
+
+
+class Secret(Content):
+    name = "kubernetes.io/secret"
+
+    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+        return source.secret is not None
+
+    def watches(self, spec: Spec) -> Iterable[Watched]:
+        assert spec.source.secret is not None
+        yield SecretObject, spec.pod.namespace, spec.source.secret.secret_name
+
+    async def files(self, spec: Spec) -> Mapping[str, File]:
+        source = spec.source.secret
+        assert source is not None
+        return await secret_files(
+            self.site.client,
+            spec.pod.namespace,
+            source.secret_name,
+            source.items,
+            source.default_mode,
+            source.optional,
+        )
+
+
+async def secret_files(
+    client: Client,
+    namespace: str,
+    name: str,
+    items: Iterable[KeyToPath],
+    mode: int | None,
+    optional: bool | None,
+) -> dict[str, File]:
+    found = await client.find(SecretObject, name, namespace)
+    if found is None:
+        if optional:
+            return {}
+        found = await client.get(SecretObject, name, namespace)  # raises what the user should read
+    return pick(found.data, items, mode, of="secret", optional=bool(optional))

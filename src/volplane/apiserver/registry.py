@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.apiserver.feed import Feed
@@ -68,8 +69,11 @@ class Registry:
         return self._paths.get((group, version, plural))
 
     def of(self, type: type[Resource]) -> Entry:
-        """The entry of a built-in kind; a type that is not served is a mistake of the caller."""
-        return self._types[type]
+        """The entry of a built-in kind, if it is served."""
+        entry = self._types.get(type)
+        if entry is None:
+            raise NotFound.path()
+        return entry
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._paths.values()))

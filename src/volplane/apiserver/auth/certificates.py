@@ -1,0 +1,179 @@
+"""The private CA and what it signs: the server's certificate and those of clients.
+
+Everything lives in one directory of the data dir and is made once; a restart finds it again, so that
+kubeconfigs stay valid. Keys are elliptic (P-256): an RSA key takes longer to make than the whole server
+takes to start.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
+
+LIFETIME = timedelta(days=3650)
+RENEW_BEFORE = timedelta(days=30)
+BACKDATED = timedelta(minutes=5)  # clocks of two machines are never equal
+
+
+class Pair(Struct, frozen=True):
+    """A certificate and its key, as PEM and as files."""
+
+    cert_path: Path
+    key_path: Path
+
+    @property
+    def cert(self) -> bytes:
+        return self.cert_path.read_bytes()
+
+    @property
+    def key(self) -> bytes:
+        return self.key_path.read_bytes()
+
+
+class Authority:
+    """The CA of one data directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.pair = _pair(directory, "ca")
+        if not _usable(self.pair):
+            _write(self.pair, *_root())
+        self.certificate = x509.load_pem_x509_certificate(self.pair.cert)
+        self._key = _load_key(self.pair)
+
+    def server(self, name: str, hosts: Sequence[str]) -> Pair:
+        """The certificate of an HTTPS server, made anew when it is to answer to other names."""
+        pair = _pair(self.directory, name)
+        if not _usable(pair, self.certificate) or not _covers(pair, hosts):
+            alternatives = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+            self._sign(pair, _name(name), ExtendedKeyUsageOID.SERVER_AUTH, [alternatives])
+        return pair
+
+    def client(self, name: str, user: str, groups: Iterable[str] = ()) -> Pair:
+        """A client certificate: the common name is the user, the organizations are the groups."""
+        pair = _pair(self.directory, name)
+        if not _usable(pair, self.certificate):
+            self._sign(pair, _name(user, groups), ExtendedKeyUsageOID.CLIENT_AUTH, [])
+        return pair
+
+    def _sign(
+        self, pair: Pair, subject: x509.Name, usage: x509.ObjectIdentifier, more: list[x509.ExtensionType]
+    ) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(subject, self.certificate.subject, key.public_key())
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
+        for extension in more:
+            builder = builder.add_extension(extension, critical=False)
+        _write(pair, builder.sign(self._key, hashes.SHA256()), key)
+
+
+def _root() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("volplane-ca")
+    builder = _builder(name, name, key.public_key())
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = builder.add_extension(usage, critical=True)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    builder = builder.add_extension(identifier, critical=False)
+    return builder.sign(key, hashes.SHA256()), key
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)  # certificates are judged by the machine's clock, whatever a simulation says
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + LIFETIME)
+    )
+
+
+def _name(common: str, organizations: Iterable[str] = ()) -> x509.Name:
+    groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
+    return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pair(directory: Path, name: str) -> Pair:
+    return Pair(directory / f"{name}.crt", directory / f"{name}.key")
+
+
+def _usable(pair: Pair, issuer: x509.Certificate | None = None) -> bool:
+    if not pair.cert_path.exists() or not pair.key_path.exists():
+        return False
+    certificate = x509.load_pem_x509_certificate(pair.cert)
+    if certificate.not_valid_after_utc - RENEW_BEFORE < datetime.now(UTC):
+        return False
+    return issuer is None or certificate.issuer == issuer.subject
+
+
+def _covers(pair: Pair, hosts: Sequence[str]) -> bool:
+    certificate = x509.load_pem_x509_certificate(pair.cert)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return set(names) >= {_alternative(host) for host in hosts}
+
+
+def _load_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
+    key = load_pem_private_key(pair.key, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+def _write(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    # The key first: a certificate without its key would look usable to nobody, but a crash between the two
+    # must not leave an old certificate with a new key.
+    pair.cert_path.unlink(missing_ok=True)
+    write_private(pair.key_path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_private(pair.cert_path, certificate.public_bytes(Encoding.PEM))
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Whole or not at all, and readable by the owner only from the first byte on."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(path)

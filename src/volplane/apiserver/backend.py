@@ -1,0 +1,107 @@
+"""What every verb stands on: the registry, the store, and the door through which all writes go.
+
+A write is acknowledged when the store has committed it; the fail points around each commit let crash tests
+kill the process just before and just after. Events and leases are left out of those: they are not part of a
+volume's way and would only multiply the places to die at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.api.core import Namespace
+from volplane.apiserver.registry import Entry, Registry
+from volplane.apiserver.strategy import Call, R
+from volplane.base import failpoint, trace
+from volplane.store import Event, Record, Store
+
+_NO_FAILPOINTS = frozenset({"events", "events.events.k8s.io", "leases.coordination.k8s.io"})
+_TRACED = {
+    "pods": "pod",
+    "persistentvolumeclaims": "pvc",
+    "persistentvolumes": "pv",
+    "volumeattachments.storage.k8s.io": "va",
+}
+
+
+class Written(Struct):
+    """What a write left behind."""
+
+    entry: Entry
+    obj: Any
+    value: bytes
+    revision: int  # 0: nothing was stored (dry run of a create)
+    created: bool = False
+    gone: bool = False  # the object is no longer there: `obj` is its last state
+
+
+class Backend:
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self.store = store
+        self.registry = registry
+        self.namespaces = registry.of(Namespace)
+        self.reader = StoreReader(self)
+
+    async def record(self, entry: Entry, namespace: str, name: str) -> Record | None:
+        return await self.store.get(entry.key(namespace, name))
+
+    async def create(self, call: Call, entry: Entry, key: str, value: bytes) -> int:
+        with _Door(call, entry, key):
+            return await self.store.create(key, value)
+
+    async def update(self, call: Call, entry: Entry, record: Record, value: bytes) -> int:
+        with _Door(call, entry, record.key):
+            return await self.store.update(record.key, value, revision=record.revision)
+
+    async def delete(self, call: Call, entry: Entry, record: Record) -> Event:
+        with _Door(call, entry, record.key):
+            return await self.store.delete(record.key, revision=record.revision)
+
+
+class _Door:
+    """Fail points and the trace around one commit."""
+
+    __slots__ = ("place", "span")
+
+    def __init__(self, call: Call, entry: Entry, key: str) -> None:
+        self.place = ""
+        if failpoint.armed and entry.resource not in _NO_FAILPOINTS:
+            below = f"/{call.subresource}" if call.subresource else ""
+            self.place = f"write:{call.verb}:{entry.resource}{below}"
+        self.span = None
+        if short := _TRACED.get(entry.resource):
+            subject = f"{short}/{key.removeprefix(entry.prefix)}"
+            self.span = trace.span("apiserver", call.verb, subject, user=call.user.name)
+
+    def __enter__(self) -> None:
+        if self.place:
+            failpoint.hit(f"{self.place}:before")
+        if self.span:
+            self.span.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, where: Any) -> None:
+        if self.span:
+            self.span.__exit__(kind, error, where)
+        if self.place and error is None:
+            failpoint.hit(f"{self.place}:after")
+
+
+class StoreReader:
+    """Admission's view of other objects."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def get(self, type: type[R], name: str, namespace: str = "") -> R | None:
+        entry = self._backend.registry.of(type)
+        record = await self._backend.record(entry, namespace, name)
+        found: R | None = None if record is None else entry.feed.object(record)
+        return found
+
+    async def list(self, type: type[R], namespace: str = "") -> Sequence[R]:
+        entry = self._backend.registry.of(type)
+        listing = await self._backend.store.list(entry.scope(namespace))
+        return [entry.feed.object(record) for record in listing.records]

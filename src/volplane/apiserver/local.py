@@ -1,0 +1,172 @@
+"""The API server called in process: the same verbs, Structs in and shared Structs out, no bytes between.
+
+One `Local` carries one user, and asks the same authorizers as HTTP does. Objects that it hands out are
+shared by everybody in the process: nobody changes them (they are frozen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from volplane.api.errors import NotFound, Unavailable
+from volplane.api.meta import DeleteOptions, Resource
+from volplane.apiserver import subresources
+from volplane.apiserver.auth.authorize import Act, Authorizer, may
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.selection import select
+from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.verbs import watch as watching
+from volplane.apiserver.verbs.create import create
+from volplane.apiserver.verbs.delete import delete
+from volplane.apiserver.verbs.get import get
+from volplane.apiserver.verbs.list import Asked, list_records
+from volplane.apiserver.verbs.patch import patch as apply
+from volplane.apiserver.verbs.update import update
+from volplane.base import clock
+from volplane.client.transport import Change, ChangeType, Page, Patch, PatchStyle, Watching
+from volplane.store import Closed
+
+T = TypeVar("T", bound=Resource)
+
+
+class Local:
+    """`client.Transport` without a wire."""
+
+    def __init__(self, backend: Backend, user: User, authorizers: Sequence[Authorizer]) -> None:
+        self._backend = backend
+        self._user = user
+        self._authorizers = authorizers
+
+    async def get(self, type: type[T], name: str, namespace: str = "") -> T:
+        entry, call = self._call("get", type, namespace, name)
+        found: T = entry.feed.object(await get(self._backend, entry, call))
+        return found
+
+    async def list(
+        self,
+        type: type[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        token: str = "",
+        revision: str = "",
+    ) -> Page[T]:
+        entry, call = self._call("list", type, namespace)
+        asked = Asked(select(entry.facts, labels, fields), limit, token, revision)
+        listed = await list_records(self._backend, entry, call, asked)
+        return Page([entry.feed.object(r) for r in listed.records], listed.revision, listed.token)
+
+    async def create(
+        self,
+        obj: T,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        of: type[Resource] | None = None,
+    ) -> T:
+        entry, call = self._call(
+            "create", of or type(obj), namespace or obj.metadata.namespace, name, subresource
+        )
+        if not subresource:
+            made: T = (await create(self._backend, entry, call, obj)).obj
+            return made
+        post = subresources.POSTS.get((entry.resource, subresource))
+        if post is None:
+            raise NotFound.path()
+        await post.act(self._backend, entry, call, obj)
+        return obj
+
+    async def update(self, obj: T, *, subresource: str = "") -> T:
+        meta = obj.metadata
+        entry, call = self._call("update", type(obj), meta.namespace, meta.name, subresource)
+        written: T = (await update(self._backend, entry, call, obj)).obj
+        return written
+
+    async def patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str,
+        patch: Patch,
+        style: PatchStyle,
+        *,
+        subresource: str = "",
+        manager: str = "",
+        force: bool = False,
+    ) -> T:
+        entry, call = self._call("patch", type, namespace, name, subresource)
+        body = msgspec.json.encode(patch)
+        written: T = (await apply(self._backend, entry, call, style.value, body)).obj
+        return written
+
+    async def delete(
+        self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
+    ) -> T | None:
+        entry, call = self._call("delete", type, namespace, name)
+        options = options or DeleteOptions()
+        call = structs.replace(call, dry_run=bool(options.dry_run))
+        written = await delete(self._backend, entry, call, options)
+        left: T | None = None if written.gone else written.obj
+        return left
+
+    def watch(
+        self,
+        type: type[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        revision: int = 0,
+        seconds: int = 0,
+    ) -> Watching[T]:
+        entry, call = self._call("watch", type, namespace)
+        asked = watching.Asked(
+            selection=select(entry.facts, labels, fields),
+            version=str(revision or ""),
+            bookmarks=True,
+            seconds=seconds,
+        )
+        return _changes(watching.watch(self._backend, entry, call, asked))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _call(
+        self, verb: str, type: type[Resource], namespace: str, name: str = "", subresource: str = ""
+    ) -> tuple[Entry, Call]:
+        entry = self._backend.registry.of(type)
+        where = namespace if entry.kind.namespaced else ""
+        act = Act(verb, entry.kind, where, name, subresource)
+        may(self._authorizers, self._user, act)
+        call = Call(
+            verb, entry.kind, self._user, self._backend.reader, clock.wall(), where, name, subresource
+        )
+        return entry, call
+
+
+@asynccontextmanager
+async def _changes(
+    batches: AsyncGenerator[Sequence[watching.Told], None],
+) -> AsyncIterator[AsyncIterator[Sequence[Change[Any]]]]:
+    async def decoded() -> AsyncGenerator[Sequence[Change[Any]], None]:
+        try:
+            async for batch in batches:
+                yield [_change(told) for told in batch]
+        except Closed as error:
+            raise Unavailable("the server is shutting down") from error
+
+    async with aclosing(batches), aclosing(decoded()) as changes:
+        yield changes
+
+
+def _change(told: watching.Told) -> Change[Any]:
+    return Change(ChangeType(told.type), told.note.object(told.type) if told.note else None, told.revision)

@@ -1,0 +1,176 @@
+"""Object metadata: what the server writes into it, what it keeps from the stored object, what it refuses.
+
+The same for every kind. The subtle thing: on update everything that only the server may change is taken
+from the stored object before validation, so a client that sends it back changed or empty is not refused but
+ignored.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from volplane.api import names
+from volplane.api.errors import Cause, forbidden, invalid, required, too_long
+from volplane.api.meta import ObjectMeta, OwnerReference
+from volplane.apiserver.strategy import AnyStrategy, Call
+from volplane.base import clock
+
+ANNOTATIONS_LIMIT = 256 * 1024
+ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+_STANDARD_FINALIZERS = frozenset({"kubernetes", ORPHAN, FOREGROUND})
+
+_QUALIFIED = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_LABEL_VALUE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
+    "for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+
+
+def born(call: Call, meta: ObjectMeta, *, generation: int) -> ObjectMeta:
+    """The metadata of a new object."""
+    return structs.replace(
+        meta,
+        namespace=call.namespace,
+        uid=str(uuid.uuid4()),
+        creation_timestamp=clock.stamp(call.now),
+        generation=generation,
+        deletion_timestamp=None,
+        deletion_grace_period_seconds=None,
+        self_link="",
+        resource_version="",
+        managed_fields=(),
+    )
+
+
+def carried(old: ObjectMeta, new: ObjectMeta) -> ObjectMeta:
+    """What an update may not touch stays as stored."""
+    return structs.replace(
+        new,
+        name=old.name,
+        namespace=old.namespace,
+        generate_name=new.generate_name or old.generate_name,
+        uid=old.uid,
+        creation_timestamp=old.creation_timestamp,
+        generation=old.generation,
+        deletion_timestamp=old.deletion_timestamp,
+        deletion_grace_period_seconds=old.deletion_grace_period_seconds,
+        self_link="",
+        resource_version=old.resource_version,
+        managed_fields=old.managed_fields,
+    )
+
+
+def validate(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
+    return [
+        *_names(strategy, meta),
+        *_labels(meta),
+        *_annotations(meta),
+        *_owners(meta.owner_references),
+        *_finalizers(meta.finalizers),
+    ]
+
+
+def validate_change(old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
+    causes: list[Cause] = []
+    if new.labels is not old.labels and new.labels != old.labels:
+        causes += _labels(new)
+    if new.annotations != old.annotations:
+        causes += _annotations(new)
+    if new.owner_references != old.owner_references:
+        causes += _owners(new.owner_references)
+    if new.finalizers != old.finalizers:
+        causes += _finalizers(new.finalizers)
+        causes += _late_finalizers(old, new)
+    return causes
+
+
+def _names(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
+    causes = []
+    if meta.generate_name:
+        wrong = strategy.validate_name(meta.generate_name, prefix=True)
+        causes += [invalid("metadata.generateName", meta.generate_name, text) for text in wrong]
+    if meta.name:
+        causes += [invalid("metadata.name", meta.name, text) for text in strategy.validate_name(meta.name)]
+    else:
+        causes.append(required("metadata.name", "name or generateName is required"))
+    if strategy.kind.namespaced and not meta.namespace:
+        causes.append(required("metadata.namespace"))
+    return causes
+
+
+def _labels(meta: ObjectMeta) -> list[Cause]:
+    causes = []
+    for key, value in meta.labels.items():
+        if not names.is_qualified(key):
+            causes.append(invalid("metadata.labels", key, _QUALIFIED))
+        if len(value) > 63:
+            causes.append(invalid("metadata.labels", value, "must be no more than 63 characters"))
+        elif not names.is_label_value(value):
+            causes.append(invalid("metadata.labels", value, _LABEL_VALUE))
+    return causes
+
+
+def _annotations(meta: ObjectMeta) -> list[Cause]:
+    causes = [
+        invalid("metadata.annotations", key, _QUALIFIED)
+        for key in meta.annotations
+        if not names.is_qualified(key.lower())
+    ]
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in meta.annotations.items())
+    return (
+        [*causes, too_long("metadata.annotations", ANNOTATIONS_LIMIT)] if size > ANNOTATIONS_LIMIT else causes
+    )
+
+
+def _owners(owners: Sequence[OwnerReference]) -> list[Cause]:
+    path = "metadata.ownerReferences"
+    causes = []
+    for owner in owners:
+        if not owner.api_version.rpartition("/")[2]:
+            causes.append(invalid(f"{path}.apiVersion", owner.api_version, "version must not be empty"))
+        for word, value in (("kind", owner.kind), ("name", owner.name), ("uid", owner.uid)):
+            if not value:
+                causes.append(invalid(f"{path}.{word}", value, "must not be empty"))
+    controllers = [o.name for o in owners if o.controller]
+    if len(controllers) > 1:
+        told = (
+            'Only one reference can have Controller set to true. Found "true" in references for '
+            f"{controllers[0]} and {controllers[1]}"
+        )
+        causes.append(invalid(path, [o.name for o in owners], told))
+    return causes
+
+
+def _finalizers(finalizers: Sequence[str]) -> list[Cause]:
+    path = "metadata.finalizers"
+    causes = []
+    for name in finalizers:
+        if not names.is_qualified(name):
+            causes.append(invalid(path, name, _QUALIFIED))
+        elif "/" not in name and name not in _STANDARD_FINALIZERS:
+            told = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(invalid(path, name, told))
+    if ORPHAN in finalizers and FOREGROUND in finalizers:
+        told = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
+        causes.append(invalid(path, list(finalizers), told))
+    return causes
+
+
+def _late_finalizers(old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
+    added = sorted(set(new.finalizers) - set(old.finalizers))
+    if old.deletion_timestamp is None or not added:
+        return []
+    listed = ", ".join(f'"{name}"' for name in added)
+    told = (
+        "no new finalizers can be added if the object is being deleted, "
+        f"found new finalizers []string{{{listed}}}"
+    )
+    return [forbidden("metadata.finalizers", told)]

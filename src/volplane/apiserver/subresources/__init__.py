@@ -1,0 +1,31 @@
+"""What is done below an object: binding and evicting pods, finalizing namespaces, streams to the node.
+
+/status is not here: it is an update of the object by another part (see `verbs.update.Part`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from volplane.api.core import Binding
+from volplane.api.meta import Resource
+from volplane.api.policy import Eviction
+from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.subresources.binding import bind
+from volplane.apiserver.subresources.eviction import evict
+
+
+class Post(NamedTuple):
+    """A subresource that takes an object of another kind and answers with a bare Success."""
+
+    type: type[Resource]
+    act: Callable[[Backend, Entry, Call, Any], Awaitable[Written]]
+
+
+POSTS: Mapping[tuple[str, str], Post] = {
+    ("pods", "binding"): Post(Binding, bind),
+    ("pods", "eviction"): Post(Eviction, evict),
+}

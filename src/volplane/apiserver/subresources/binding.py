@@ -1,0 +1,66 @@
+"""pods/binding: the scheduler's word, said once. A pod that has a node never gets another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api.core import Binding, Pod, PodCondition
+from volplane.api.errors import Conflict, Invalid, not_supported, required
+from volplane.api.meta import ObjectMeta
+from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.verbs.update import Part, check_version, modify
+from volplane.base import clock
+from volplane.store import Record
+
+_AS_IT_IS = Part(lambda call, old, new: new, lambda call, old, new: [], counts=False)
+
+
+async def bind(backend: Backend, entry: Entry, call: Call, binding: Binding) -> Written:
+    _check(entry, call.name, binding)
+    condition = PodCondition(type="PodScheduled", status="True", last_transition_time=clock.stamp(call.now))
+
+    async def assigned(pod: Pod, record: Record) -> Any:
+        check_version(entry, call.name, pod.metadata, binding.metadata, record.revision)
+        _check_pod(entry, pod)
+        spec = structs.replace(pod.spec, node_name=binding.target.name)
+        others = tuple(c for c in pod.status.conditions if c.type != condition.type)
+        status = structs.replace(pod.status, conditions=(*others, condition))
+        return structs.replace(
+            pod, metadata=_merged(pod.metadata, binding.metadata), spec=spec, status=status
+        )
+
+    return await modify(backend, entry, call, assigned, _AS_IT_IS)
+
+
+def _check(entry: Entry, name: str, binding: Binding) -> None:
+    causes = []
+    if binding.target.kind not in ("", "Node"):
+        causes.append(not_supported("target.kind", binding.target.kind, ("Node", "<empty>")))
+    if not binding.target.name:
+        causes.append(required("target.name"))
+    if causes:
+        raise Invalid.of("Binding", binding.metadata.name or name, causes)
+
+
+def _check_pod(entry: Entry, pod: Pod) -> None:
+    if pod.is_deleting:
+        why = f"pod {pod.name} is being deleted, cannot be assigned to a host"
+    elif pod.spec.node_name:
+        why = f'pod {pod.name} is already assigned to node "{pod.spec.node_name}"'
+    elif pod.spec.scheduling_gates:
+        why = f"pod {pod.name} has non-empty .spec.schedulingGates"
+    else:
+        return
+    raise Conflict.of(entry.kind, pod.name, why, resource="pods/binding")
+
+
+def _merged(pod: ObjectMeta, binding: ObjectMeta) -> ObjectMeta:
+    return structs.replace(
+        pod,
+        annotations={**pod.annotations, **binding.annotations},
+        labels={**pod.labels, **binding.labels},
+    )

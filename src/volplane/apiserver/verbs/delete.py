@@ -1,0 +1,141 @@
+"""Delete: at once, after a grace period, or as soon as the last finalizer is gone.
+
+Every DELETE of an object that has to stay is an update of it: a deletion timestamp, how long it still has,
+and the finalizers that the propagation policy asks for. The subtle thing: a second DELETE can only shorten
+the time left.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api.errors import Conflict, Invalid, NotFound, invalid, not_supported
+from volplane.api.meta import DeleteOptions, ObjectMeta
+from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.metadata import FOREGROUND, ORPHAN
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.verbs.update import commit, remove
+from volplane.base import clock
+from volplane.store import Missing, Record, Stale
+
+_POLICIES = ("Background", "Foreground", "Orphan")
+_NEVER_COLLECTED = frozenset({"events", "events.events.k8s.io"})
+
+
+async def delete(backend: Backend, entry: Entry, call: Call, options: DeleteOptions) -> Written:
+    check_options(options)
+    while True:
+        record = await backend.record(entry, call.namespace, call.name)
+        if record is None:
+            raise NotFound.of(entry.kind, call.name)
+        old = entry.feed.object(record)
+        _check_preconditions(entry, call.name, entry.shape.metadata(old), record, options)
+        await entry.strategy.admit_delete(call, old)
+        try:
+            return await _delete(backend, entry, call, record, old, options)
+        except (Stale, Missing):
+            continue
+
+
+def check_options(options: DeleteOptions) -> None:
+    """Raises Invalid for options that contradict themselves."""
+    causes = []
+    if options.orphan_dependents is not None and options.propagation_policy is not None:
+        told = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(invalid("propagationPolicy", options.propagation_policy, told))
+    if options.propagation_policy is not None and options.propagation_policy not in _POLICIES:
+        allowed = (*_POLICIES, "nil")
+        causes.append(not_supported("propagationPolicy", options.propagation_policy, allowed))
+    if any(word != "All" for word in options.dry_run):
+        causes.append(not_supported("dryRun", list(options.dry_run), ("All",)))
+    if causes:
+        raise Invalid.of("DeleteOptions", "", causes, group="meta.k8s.io")
+
+
+def _check_preconditions(
+    entry: Entry, name: str, meta: ObjectMeta, record: Record, options: DeleteOptions
+) -> None:
+    wanted = options.preconditions
+    if wanted is None:
+        return
+    if wanted.uid is not None and wanted.uid != meta.uid:
+        why = (
+            f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({meta.uid}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise Conflict.of(entry.kind, name, why)
+    if wanted.resource_version is not None and wanted.resource_version != str(record.revision):
+        why = (
+            f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the "
+            f"ResourceVersion in record ({record.revision}). The object might have been modified"
+        )
+        raise Conflict.of(entry.kind, name, why)
+
+
+async def _delete(
+    backend: Backend, entry: Entry, call: Call, record: Record, old: Any, options: DeleteOptions
+) -> Written:
+    shape = entry.shape
+    meta = shape.metadata(old)
+    marked = _with_time(entry, call, old, meta, options)
+    marked = structs.replace(marked, finalizers=_finalizers(entry, meta, options))
+    waits = marked.finalizers or marked.deletion_grace_period_seconds
+    if not waits and entry.strategy.may_vanish(old):
+        return await remove(backend, entry, call, record, old)
+    new = shape.with_metadata(old, marked)
+    return await commit(backend, entry, call, record, old, entry.strategy.mark_deleted(call, new))
+
+
+def _with_time(entry: Entry, call: Call, old: Any, meta: ObjectMeta, options: DeleteOptions) -> ObjectMeta:
+    """When the object goes: set by the first DELETE, shortened by later ones."""
+    requested = options.grace_period_seconds
+    if meta.deletion_timestamp is None:
+        seconds = entry.strategy.grace(call, old, requested)
+        return structs.replace(
+            meta,
+            deletion_timestamp=clock.stamp(call.now + timedelta(seconds=seconds)),
+            deletion_grace_period_seconds=seconds,
+            generation=meta.generation + 1 if meta.generation > 0 else meta.generation,
+        )
+    left = meta.deletion_grace_period_seconds or 0
+    if requested is None or requested >= left:
+        return meta
+    seconds = max(requested, 0) if requested >= 0 else min(1, left)
+    began = clock.parse(meta.deletion_timestamp) - timedelta(seconds=left)
+    return structs.replace(
+        meta,
+        deletion_timestamp=clock.stamp(began + timedelta(seconds=seconds)),
+        deletion_grace_period_seconds=seconds,
+    )
+
+
+def _finalizers(entry: Entry, meta: ObjectMeta, options: DeleteOptions) -> tuple[str, ...]:
+    policy = _policy(entry, meta, options)
+    kept = tuple(f for f in meta.finalizers if f not in (ORPHAN, FOREGROUND))
+    match policy:
+        case "Orphan":
+            wanted = ORPHAN
+        case "Foreground":
+            wanted = FOREGROUND
+        case _:
+            return kept
+    return meta.finalizers if wanted in meta.finalizers else (*kept, wanted)
+
+
+def _policy(entry: Entry, meta: ObjectMeta, options: DeleteOptions) -> str:
+    """What is asked for, else what an earlier request left on the object, else the kind's habit."""
+    if entry.resource in _NEVER_COLLECTED:
+        return "Background"
+    if options.propagation_policy is not None:
+        return options.propagation_policy
+    if options.orphan_dependents is not None:
+        return "Orphan" if options.orphan_dependents else "Background"
+    if ORPHAN in meta.finalizers:
+        return "Orphan"
+    if FOREGROUND in meta.finalizers:
+        return "Foreground"
+    return entry.facts.propagation

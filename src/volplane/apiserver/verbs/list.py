@@ -1,0 +1,118 @@
+"""List: the records of a collection at one revision, whole or in pages.
+
+A page token carries the revision of the first page, so that all pages together are one snapshot however
+long the reader takes, until that revision is compacted away (410).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from volplane.api.errors import BadRequest, Expired, Invalid, forbidden, not_supported
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.selection import EVERYTHING, Selection
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.verbs.versions import decode_token, encode_token, not_older_than, number, too_large
+from volplane.store import Compacted, Future, Listing, Record
+
+TOO_OLD = "The resourceVersion for the provided list is too old."
+TOKEN_TOO_OLD = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new "
+    "list without the continue parameter."
+)
+
+
+class Asked(Struct):
+    """The options of a list."""
+
+    selection: Selection = EVERYTHING
+    limit: int = 0
+    token: str = ""
+    version: str = ""
+    match: str = ""
+
+
+class Listed(Struct):
+    records: list[Record]
+    revision: int
+    token: str = ""
+    remaining: int = 0
+
+
+async def list_records(backend: Backend, entry: Entry, call: Call, asked: Asked) -> Listed:
+    _check(asked)
+    prefix = entry.scope(call.namespace)
+    if asked.token:
+        token = decode_token(asked.token)
+        revision, after = token.rv, prefix + token.start
+    else:
+        revision, after = await _revision(backend, asked), ""
+    try:
+        return await _page(backend, entry, asked, prefix, revision, after)
+    except Compacted as error:
+        raise Expired(TOKEN_TOO_OLD if asked.token else TOO_OLD) from error
+    except Future as error:
+        raise too_large(revision, backend.store.revision) from error
+
+
+def _check(asked: Asked) -> None:
+    if asked.token and asked.version not in ("", "0"):
+        raise BadRequest("specifying resource version is not allowed when using continue")
+    if not asked.match:
+        return
+    causes = []
+    if not asked.version:
+        told = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        causes.append(forbidden("resourceVersionMatch", told))
+    if asked.token:
+        told = "resourceVersionMatch is forbidden when continue is provided"
+        causes.append(forbidden("resourceVersionMatch", told))
+    if asked.match not in ("Exact", "NotOlderThan"):
+        allowed = ("Exact", "NotOlderThan", "")
+        causes.append(not_supported("resourceVersionMatch", asked.match, allowed))
+    elif asked.match == "Exact" and asked.version == "0":
+        told = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        causes.append(forbidden("resourceVersionMatch", told))
+    if causes:
+        raise Invalid.of("ListOptions", "", causes, group="meta.k8s.io")
+
+
+async def _revision(backend: Backend, asked: Asked) -> int:
+    """The exact revision to read, or 0 for the newest."""
+    if asked.version in ("", "0"):
+        return 0
+    if asked.match == "Exact" or (asked.limit and not asked.match):
+        return number(asked.version)
+    await not_older_than(backend.store, asked.version)
+    return 0
+
+
+async def _page(
+    backend: Backend, entry: Entry, asked: Asked, prefix: str, revision: int, after: str
+) -> Listed:
+    if asked.selection.everything:
+        listing = await backend.store.list(prefix, after=after, limit=asked.limit, revision=revision)
+        return _listed(listing.records, listing, prefix, listing.remaining)
+    return await _selected(backend, entry, asked, prefix, revision, after)
+
+
+async def _selected(
+    backend: Backend, entry: Entry, asked: Asked, prefix: str, revision: int, after: str
+) -> Listed:
+    """Read on until the page is full. What remains could only be counted by reading it, so it is not."""
+    chosen: list[Record] = []
+    while True:
+        wanted = asked.limit - len(chosen) if asked.limit else 0
+        listing = await backend.store.list(prefix, after=after, limit=wanted, revision=revision)
+        chosen += [r for r in listing.records if asked.selection.matches(entry.glance.read(r.value))]
+        if not listing.remaining or len(chosen) == asked.limit:
+            return _listed(chosen, listing, prefix, 0)
+        after, revision = listing.records[-1].key, listing.revision
+
+
+def _listed(records: list[Record], listing: Listing, prefix: str, remaining: int) -> Listed:
+    token = ""
+    if listing.remaining:
+        token = encode_token(listing.revision, listing.records[-1].key.removeprefix(prefix))
+    return Listed(records, listing.revision, token, remaining)

@@ -1,0 +1,161 @@
+"""Update: the one loop through which every change of a stored object goes, by PUT, PATCH or subresource.
+
+The object is read, changed, judged and written back on condition that it is still the one that was read;
+when it is not, the whole is done again on the newer one. A change that changes nothing writes nothing. The
+subtle thing: the write that takes the last finalizer from an object marked for deletion is the one that
+removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from volplane.api.errors import APIError, BadRequest, Cause, Conflict, Invalid, NotFound, invalid
+from volplane.api.meta import ObjectMeta
+from volplane.apiserver import metadata
+from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.verbs.create import create, placed, stamped
+from volplane.store import Missing, Record, Stale
+
+Change = Callable[[Any, Record], Awaitable[Any]]  # the object as the writer wants it, from the stored one
+
+
+class Part(NamedTuple):
+    """Which part of an object an endpoint writes, and who judges the result."""
+
+    prepare: Callable[[Call, Any, Any], Any]
+    validate: Callable[[Call, Any, Any], list[Cause]]
+    counts: bool = True  # may begin a new generation
+
+
+async def update(backend: Backend, entry: Entry, call: Call, obj: Any) -> Written:
+    """PUT: the object replaces the stored one."""
+    meta = entry.shape.metadata(obj)
+    check_name(call, meta)
+    placed(entry, call, meta.namespace)
+
+    async def replaced(old: Any, record: Record) -> Any:
+        return obj
+
+    try:
+        return await modify(backend, entry, call, replaced)
+    except NotFound:
+        if not entry.facts.create_on_update or call.subresource:
+            raise
+        bare = entry.shape.with_metadata(obj, structs.replace(meta, resource_version="", uid=""))
+        return await create(backend, entry, call, bare)
+
+
+def check_name(call: Call, meta: ObjectMeta) -> None:
+    if meta.name != call.name:
+        told = f"the name of the object ({meta.name}) does not match the name on the URL ({call.name})"
+        raise BadRequest("name must be provided" if not meta.name else told)
+
+
+async def modify(
+    backend: Backend, entry: Entry, call: Call, change: Change, part: Part | None = None
+) -> Written:
+    """Change one stored object; without a `part` the subresource of the call decides."""
+    part = part or _part(entry, call)
+    while True:
+        record = await backend.record(entry, call.namespace, call.name)
+        if record is None:
+            raise NotFound.of(entry.kind, call.name)
+        old = entry.feed.object(record)
+        new = await change(old, record)
+        try:
+            return await _settle(backend, entry, call, record, old, new, part)
+        except (Stale, Missing):
+            continue
+
+
+async def _settle(
+    backend: Backend, entry: Entry, call: Call, record: Record, old: Any, new: Any, part: Part
+) -> Written:
+    strategy, shape = entry.strategy, entry.shape
+    was, wants = shape.metadata(old), shape.metadata(new)
+    check_version(entry, call.name, was, wants, record.revision)
+    new = shape.with_metadata(new, metadata.carried(was, wants))
+    new = strategy.defaults(new)
+    new = await strategy.admit_update(call, old, new)
+    new = part.prepare(call, old, new)
+    if part.counts:
+        new = _counted(entry, old, new)
+    _validate(entry, call, old, new, part)
+    return await commit(backend, entry, call, record, old, new)
+
+
+def check_version(entry: Entry, name: str, was: ObjectMeta, wants: ObjectMeta, revision: int) -> None:
+    """Optimistic locking, and the identity of the object."""
+    if wants.resource_version in ("", "0"):
+        if not entry.facts.unconditional_update:
+            told = invalid("metadata.resourceVersion", 0, "must be specified for an update")
+            raise Invalid.of(entry.kind, name, [told])
+    elif wants.resource_version != str(revision):
+        raise Conflict.of(entry.kind, name)
+    if wants.uid and wants.uid != was.uid:
+        why = f"Precondition failed: UID in precondition: {wants.uid}, UID in object meta: {was.uid}"
+        raise Conflict.of(entry.kind, name, why)
+
+
+def _part(entry: Entry, call: Call) -> Part:
+    strategy = entry.strategy
+    if call.subresource == "status":
+        return Part(strategy.prepare_status, strategy.validate_status, counts=False)
+    return Part(strategy.prepare_update, strategy.validate_update)
+
+
+def _counted(entry: Entry, old: Any, new: Any) -> Any:
+    if not entry.facts.generation or not entry.strategy.spec_changed(old, new):
+        return new
+    meta = entry.shape.metadata(new)
+    return entry.shape.with_metadata(new, structs.replace(meta, generation=meta.generation + 1))
+
+
+def _validate(entry: Entry, call: Call, old: Any, new: Any, part: Part) -> None:
+    was, becomes = entry.shape.metadata(old), entry.shape.metadata(new)
+    causes = metadata.validate_change(was, becomes) + part.validate(call, old, new)
+    if causes:
+        raise Invalid.of(entry.kind, call.name, causes)
+
+
+async def commit(backend: Backend, entry: Entry, call: Call, record: Record, old: Any, new: Any) -> Written:
+    """Write what came out, unless nothing changed; remove it if this was what kept it."""
+    if vanishes(entry, new):
+        return await remove(backend, entry, call, record, new)
+    value = entry.shape.stored(new)
+    if value == record.value or (len(value) == len(record.value) and new == old):
+        return Written(entry, old, record.value, record.revision)
+    if call.dry_run:
+        return Written(entry, new, value, record.revision)
+    revision = await backend.update(call, entry, record, value)
+    return Written(entry, stamped(entry, new, revision), value, revision)
+
+
+def vanishes(entry: Entry, obj: Any) -> bool:
+    meta = entry.shape.metadata(obj)
+    return (
+        meta.deletion_timestamp is not None
+        and not meta.finalizers
+        and not meta.deletion_grace_period_seconds
+        and entry.strategy.may_vanish(obj)
+    )
+
+
+async def remove(backend: Backend, entry: Entry, call: Call, record: Record, obj: Any) -> Written:
+    value = entry.shape.stored(obj)
+    if call.dry_run:
+        return Written(entry, obj, value, record.revision, gone=True)
+    event = await backend.delete(call, entry, record)
+    meta = structs.replace(entry.shape.metadata(obj), resource_version=str(event.revision))
+    return Written(entry, entry.shape.with_metadata(obj, meta), value, event.revision, gone=True)
+
+
+def conflict(entry: Entry, name: str, why: str, below: str = "") -> APIError:
+    resource = f"{entry.kind.plural}/{below}" if below else ""
+    return Conflict.of(entry.kind, name, why, resource=resource)

@@ -1,0 +1,68 @@
+"""What a resourceVersion in a request means, and the tokens that carry one from page to page."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api.errors import BadRequest, Timeout
+from volplane.store import Store
+
+PATIENCE = 3.0  # seconds a reader waits for a revision that the store has not reached
+TOKEN_VERSION = "meta.k8s.io/v1"
+
+
+class Token(Struct):
+    """`continue`: where the next page starts, and of which state."""
+
+    v: str
+    rv: int
+    start: str
+
+
+def number(version: str) -> int:
+    """The revision a request names."""
+    if not version.isascii() or not version.isdigit():
+        raise BadRequest(f'Invalid value: "{version}": must be a non-negative integer')
+    return int(version)
+
+
+async def not_older_than(store: Store, version: str) -> int:
+    """Wait until the store has reached the revision; 504 when it does not."""
+    wanted = number(version)
+    if wanted <= store.revision:
+        return wanted
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await store.wait_for(wanted)
+    except TimeoutError:
+        raise too_large(wanted, store.revision) from None
+    return wanted
+
+
+def too_large(wanted: int, current: int) -> Timeout:
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    return Timeout(
+        f"Timeout: Too large resource version: {wanted}, current: {current}",
+        details={"causes": [cause], "retryAfterSeconds": 1},
+    )
+
+
+def encode_token(revision: int, start: str) -> str:
+    raw = msgspec.json.encode(Token(TOKEN_VERSION, revision, start))
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode_token(text: str) -> Token:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        token = msgspec.json.decode(raw, type=Token)
+    except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
+        raise BadRequest(f"continue key is not valid: {error}") from error
+    if token.v != TOKEN_VERSION or not token.start or token.start.startswith("/"):
+        raise BadRequest("continue key is not valid: incorrect encoded version or empty start key")
+    return token

@@ -1,0 +1,65 @@
+"""The command. One file per verb, loaded when it is asked for, so that every verb starts at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from volplane.cli.failure import Failure
+
+VERBS = {
+    "up": "start a cluster and serve until stopped",
+    "demo": "a claim and a pod, end to end, with the journey printed",
+    "env": "print the exports for kubectl and aws",
+    "crash": "kill a role's process and its containers",
+    "apiserver": "the API server",
+    "controller-manager": "the controllers",
+    "scheduler": "the scheduler",
+    "node": "a node: kubelet, volume manager, containers",
+    "cloud": "the disk service (EC2 API)",
+    "driver": "the EBS driver's controller or node service",
+    "provisioner": "sidecar: makes and deletes volumes for claims",
+    "attacher": "sidecar: attaches and detaches volumes",
+    "registrar": "sidecar: registers a driver with its node",
+    "liveness": "sidecar: answers health checks for a driver",
+}
+
+
+class Verbs(click.Group):
+    """Subcommands by name, imported only when one of them runs."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        module = importlib.import_module(f"volplane.cli.{name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="volplane")
+def volplane() -> None:
+    """The Kubernetes volume control plane, without the cluster."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    try:
+        volplane.main(args=arguments, prog_name="volplane", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except Failure as error:
+        print(f"volplane: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,66 @@
+"""Click options out of a settings Struct: one option per field, upstream's flag names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from msgspec import Struct
+
+from volplane.base.settings import BadFlag, Flag, flags, parse
+
+T = TypeVar("T", bound=Struct)
+Verb = Callable[..., None]
+
+
+class _Value(click.ParamType[Any]):
+    """A field's own spelling: durations like 15s, lists with commas."""
+
+    def __init__(self, flag: Flag) -> None:
+        self.flag = flag
+        self.name = "duration" if flag.type is float else getattr(flag.type, "__name__", "text")
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.flag.read(value)
+        except BadFlag as error:
+            self.fail(str(error), param, context)
+
+
+def options(settings: type[Struct], *, hide: tuple[str, ...] = ()) -> Callable[[Verb], Verb]:
+    """Give a verb the flags of `settings`; the verb gets `settings=` ready made."""
+
+    def decorate(verb: Verb) -> Verb:
+        shown = [f for f in flags(settings).values() if f.field not in hide]
+
+        def run(**values: Any) -> None:
+            mine = {f.field: values.pop(f.field) for f in shown if f.field in values}
+            chosen = {k: v for k, v in mine.items() if v is not None}
+            try:
+                made = parse(settings, [], given=chosen)
+            except BadFlag as error:
+                raise click.UsageError(str(error)) from error
+            verb(settings=made, **values)
+
+        run.__name__, run.__doc__ = verb.__name__, verb.__doc__
+        made: Verb = run
+        for flag in reversed(shown):
+            made = _option(flag)(made)
+        extra = getattr(verb, "__click_params__", [])
+        made.__click_params__ = [*extra, *getattr(made, "__click_params__", [])]  # type: ignore[attr-defined]
+        return made
+
+    return decorate
+
+
+def _option(flag: Flag) -> Callable[[Verb], Verb]:
+    if flag.type is bool:
+        names = f"--{flag.name}/--no-{flag.name}"
+        return click.option(names, flag.field, default=flag.default, show_default=True)
+    default = None if flag.required or flag.default in (None, "", ()) else flag.default
+    return click.option(
+        f"--{flag.name}", flag.field, type=_Value(flag), default=default, show_default=default is not None
+    )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from volplane.api.meta import Resource
+
 UNTIL_CHANGED = float("inf")  # no timer: an object has to change first, and its event wakes the key
 
 
@@ -22,11 +24,12 @@ class Say(Struct, frozen=True):
     type: str  # Normal or Warning
     reason: str
     message: str
+    about: Resource | None = None  # where it is another object
 
 
-def normal(reason: str, message: str) -> Say:
-    return Say("Normal", reason, message)
+def normal(reason: str, message: str, about: Resource | None = None) -> Say:
+    return Say("Normal", reason, message, about)
 
 
-def warning(reason: str, message: str) -> Say:
-    return Say("Warning", reason, message)
+def warning(reason: str, message: str, about: Resource | None = None) -> Say:
+    return Say("Warning", reason, message, about)

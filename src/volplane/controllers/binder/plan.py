@@ -1,0 +1,382 @@
+"""What becomes of a claim, and what becomes of a volume: every situation with what it observes.
+
+Two plans, because the two sides are woken by different events; each is complete for its side, and where
+they meet (a half-bound pair) both lead to the same end. The numbers are those of the test table.
+
+The subtle things. `bind-completed` decides which half of the claim's plan applies, not the phase: a claim
+whose volume was taken away stays a bound one that is Lost. And nothing here looks at a claim's
+deletionTimestamp: a claim that is going away while it waits may still be bound, because its volume may
+already be on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.storage import StorageClass
+from volplane.controllers.binder.steps import (
+    Adopt,
+    Amend,
+    ClaimStep,
+    HandOff,
+    Point,
+    Recheck,
+    Settle,
+    Take,
+    Turn,
+    Unbind,
+    VolumeStep,
+    Wake,
+)
+from volplane.rules import classes, matching
+from volplane.rules.binding import (
+    BIND_COMPLETED,
+    BOUND_BY_CONTROLLER,
+    EXTERNAL_FINALIZER,
+    IN_TREE_FINALIZER,
+    MIGRATED_TO,
+    PROVISIONED_BY,
+    SELECTED_NODE,
+    STORAGE_PROVISIONER,
+    claim_class,
+    claim_key,
+    is_for,
+    provisioner_asked,
+)
+from volplane.rules.steps import UNTIL_CHANGED, Wait, normal, warning
+
+NO_VOLUME = "no persistent volumes available for this claim and no storage class is set"
+NO_CONSUMER = "waiting for first consumer to be created before binding"
+AWAITS_OUTSIDE = (
+    "Waiting for a volume to be created either by the external provisioner '{}' or manually by the system "
+    "administrator. If volume creation is delayed, please verify that the provisioner is running and "
+    "correctly registered."
+)
+LOST_REFERENCE = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"
+LOST_VOLUME = "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
+MISBOUND = "Two claims are bound to the same volume, this one is bound incorrectly"
+UNKNOWN_POLICY = "Volume has unrecognized PersistentVolumeReclaimPolicy"
+NO_DELETER = 'error getting deleter volume plugin for volume "{}": no deletable volume plugin matched'
+NO_RECYCLER = "No recycler plugin found for the volume!"
+SPENT = ("Released", "Failed")
+
+
+class ClaimView(Struct, frozen=True):
+    """A claim and what the caches hold around it."""
+
+    claim: PersistentVolumeClaim
+    volume: PersistentVolume | None = None  # the one that spec.volumeName names
+    candidates: Sequence[PersistentVolume] = ()  # unclaimed, or reserved for this claim
+    unclaimed: Sequence[PersistentVolume] = ()  # of every class, to say why none of them will do
+    storage_class: StorageClass | None = None  # the one that the claim names
+    default_class: str = ""
+    pods: Sequence[str] = ()  # that use the claim and have no node yet
+    dynamic: bool = True  # provisioning is switched on
+
+
+class VolumeView(Struct, frozen=True):
+    volume: PersistentVolume
+    claim: PersistentVolumeClaim | None = None  # the one of the claimRef's name
+    proven: bool = False  # `claim` was read from the server, not from a cache
+
+
+# --- claims
+
+
+def plan_claim(view: ClaimView) -> Iterator[ClaimStep]:
+    claim = view.claim
+    amended = _migration(claim, provisioner_asked(claim.metadata.annotations))
+    if amended is not None:
+        # 0.1 claim carries a migrated-to that does not belong to its provisioner; its own event starts over
+        yield amended
+    elif BIND_COMPLETED in claim.metadata.annotations:
+        yield from _bound(claim, view.volume)
+    elif claim.spec.volume_name:
+        yield from _asks_for(claim, view.volume)
+    else:
+        yield from _takes_any(view)
+
+
+def _takes_any(view: ClaimView) -> Iterator[ClaimStep]:
+    claim = view.claim
+    wanted = claim_class(claim)
+    if view.storage_class is not None and not view.storage_class.volume_binding_mode:
+        # 1.1 claim is Pending, its class does not say when to bind
+        yield Wait(UNTIL_CHANGED, f'VolumeBindingMode not set for StorageClass "{wanted}"')
+        return
+    delayed = classes.is_delayed(view.storage_class)
+    volume = matching.best(claim, view.candidates, delayed=delayed)
+    if volume is not None:
+        # 1.2 claim is Pending, volume is Available, or reserved for this claim
+        yield from bind(claim, volume)
+    elif wanted is None and view.default_class:
+        # 1.3 claim is Pending, no volume fits, a default class has appeared since the claim was made
+        yield Adopt(claim, view.default_class)
+    elif delayed and SELECTED_NODE not in claim.metadata.annotations:
+        # 1.4 claim is Pending, the scheduler has not chosen a node for a pod that uses it
+        yield from _awaits_consumer(claim, view.pods)
+    elif wanted:
+        # 1.5 claim is Pending, no volume fits, its class may make one
+        yield from _provision(view, wanted)
+    else:
+        # 1.6 claim is Pending, no volume fits, and nobody is going to make one
+        yield normal("FailedBinding", NO_VOLUME)
+        yield from _pending(claim)
+        yield from _refused(view, NO_VOLUME)
+
+
+def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Iterator[ClaimStep]:
+    if pods:
+        many = "s" if len(pods) > 1 else ""
+        why = f"waiting for pod{many} {','.join(pods)} to be scheduled"
+        yield normal("WaitForPodScheduled", why)
+    else:
+        why = NO_CONSUMER
+        yield normal("WaitForFirstConsumer", why)
+    yield from _pending(claim)
+    yield Wait(UNTIL_CHANGED, why)
+
+
+def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep]:
+    claim, storage_class = view.claim, view.storage_class
+    if not view.dynamic:
+        # 1.51 provisioning is switched off
+        yield from _refused(view, "dynamic provisioning is switched off and no persistent volume fits")
+        return
+    if storage_class is None:
+        # 1.52 the class does not exist (any more)
+        why = f'storageclass.storage.k8s.io "{wanted}" not found'
+        yield warning("ProvisioningFailed", why)
+        yield Wait(UNTIL_CHANGED, why)
+        return
+    provisioner = storage_class.provisioner
+    if not classes.is_external(provisioner):
+        # 1.53 an in-tree provisioner that does not exist, the one that says so by name included
+        why = f"no volume plugin matched name: {provisioner}"
+        yield warning("ProvisioningFailed", why)
+        yield from _refused(view, why)
+        return
+    # 1.54 the provisioner lives outside: tell it, then it is its turn
+    driver = classes.driver(provisioner)
+    if claim.metadata.annotations.get(STORAGE_PROVISIONER) != driver:
+        yield HandOff(claim, driver, migrated=driver != provisioner)
+    why = AWAITS_OUTSIDE.format(driver)
+    yield normal("ExternalProvisioning", why)
+    yield Wait(UNTIL_CHANGED, why)
+
+
+def _refused(view: ClaimView, why: str) -> Iterator[ClaimStep]:
+    """Nobody will make a volume, so say of those that are there why none of them fits."""
+    refusals = matching.refusals(view.claim, view.unclaimed)
+    if refusals:
+        yield normal("NoVolumeFits", f"no persistent volume fits: {refusals}")
+    yield Wait(UNTIL_CHANGED, f"{why}: {refusals}" if refusals else why)
+
+
+def _asks_for(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[ClaimStep]:
+    name = claim.spec.volume_name
+    if volume is None:
+        # 2.1 claim is Pending, the volume it asks for does not exist
+        yield from _pending(claim)
+        yield Wait(UNTIL_CHANGED, f'volume "{name}" does not exist')
+    elif volume.spec.claim_ref is None:
+        why = matching.mismatch(volume, claim)
+        if why:
+            # 2.2 claim is Pending, volume is unclaimed and does not fit
+            message = f'Cannot bind to requested volume "{name}": {why}'
+            yield warning("VolumeMismatch", message)
+            yield from _pending(claim)
+            yield Wait(UNTIL_CHANGED, message)
+        else:
+            # 2.3 claim is Pending, volume is unclaimed and fits
+            yield from bind(claim, volume)
+    elif is_for(volume, claim):
+        # 2.4 claim and volume ask for each other: bound as they are, whatever their sizes and classes
+        yield from bind(claim, volume)
+    else:
+        # 2.5 claim is Pending, volume is claimed by another
+        message = f'volume "{name}" already bound to a different claim.'
+        yield warning("FailedBinding", message)
+        if BOUND_BY_CONTROLLER not in claim.metadata.annotations:
+            yield from _pending(claim)
+        # 2.6 the pointer was ours: somebody took bind-completed away, so nothing is written over it
+        yield Wait(UNTIL_CHANGED, message)
+
+
+def _bound(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[ClaimStep]:
+    if not claim.spec.volume_name:
+        # 3.1 claim was bound, its pointer was emptied
+        yield from _lost(claim, "ClaimLost", LOST_REFERENCE)
+    elif volume is None:
+        # 3.2 claim was bound, its volume is gone
+        yield from _lost(claim, "ClaimLost", LOST_VOLUME)
+    elif volume.spec.claim_ref is None or volume.spec.claim_ref.uid == claim.uid:
+        # 3.3 volume has come loose: bind it again
+        # 3.4 volume is this claim's: what is missing of the four writes is done, mostly nothing; Lost may end
+        yield from bind(claim, volume)
+    else:
+        # 3.5 volume is another claim's, or reserved by name without a uid
+        yield from _lost(claim, "ClaimMisbound", MISBOUND)
+
+
+def _lost(claim: PersistentVolumeClaim, reason: str, message: str) -> Iterator[ClaimStep]:
+    if claim.status.phase != "Lost":
+        yield Settle(claim, "Lost")
+        yield warning(reason, message)
+    yield Wait(UNTIL_CHANGED, message)
+
+
+def _pending(claim: PersistentVolumeClaim) -> Iterator[ClaimStep]:
+    """A claim without a volume is Pending and has neither size nor modes."""
+    status = claim.status
+    told = status.access_modes or status.capacity or status.current_volume_attributes_class_name is not None
+    if status.phase != "Pending" or told:
+        yield Settle(claim, "Pending")
+
+
+def bind(claim: PersistentVolumeClaim, volume: PersistentVolume) -> Iterator[ClaimStep]:
+    """The writes of the four that are still missing."""
+    ref = volume.spec.claim_ref
+    if ref is None or not is_for(volume, claim) or ref.uid != claim.uid:
+        # 6.1 the volume does not name the claim by uid
+        yield Take(volume, claim)
+    if volume.status.phase != "Bound":
+        # 6.2 the volume names the claim and does not say so
+        yield Turn(volume, "Bound")
+    if claim.spec.volume_name != volume.name or BIND_COMPLETED not in claim.metadata.annotations:
+        # 6.3 the claim does not name the volume, or is not marked
+        yield Point(volume.name, claim)
+    if claim.status.phase != "Bound" or set(claim.status.access_modes) != set(volume.spec.access_modes):
+        # 6.4 the claim's status does not show the volume
+        yield Settle(claim, "Bound", volume)
+
+
+# --- volumes
+
+
+def plan_volume(view: VolumeView) -> Iterator[VolumeStep]:
+    volume, claim = view.volume, view.claim
+    amended = _migration(volume, volume.metadata.annotations.get(PROVISIONED_BY, "")) or _finalizers(volume)
+    ref = volume.spec.claim_ref
+    if amended is not None:
+        # 0.2 volume's migrated-to or finalizers are not what its provisioner and policy ask for
+        yield amended
+    elif ref is None or not ref.uid:
+        # 4.1 volume is unclaimed; 4.2 or reserved by name, for a claim that may come
+        yield from _turn(volume, "Available")
+    elif (claim is None or claim.uid != ref.uid) and not view.proven and not _is_known_gone(view):
+        # 4.3 the caches know no claim of that name, 4.4 or know one with another uid
+        yield Recheck(claim_key(volume))
+    elif claim is None or claim.uid != ref.uid:
+        # 4.5 volume's claim is gone, or was replaced by another of its name
+        yield from _release(volume)
+    else:
+        yield from _claimed(volume, claim)
+
+
+def _is_known_gone(view: VolumeView) -> bool:
+    # A volume that was released before needs no second proof, unless a claim of that name turned up.
+    return view.claim is None and view.volume.status.phase in SPENT
+
+
+def _claimed(volume: PersistentVolume, claim: PersistentVolumeClaim) -> Iterator[VolumeStep]:
+    if claim.spec.volume_name == volume.name:
+        # 4.8 claim and volume name each other
+        yield from _turn(volume, "Bound")
+    elif not claim.spec.volume_name and matching.mode(volume) != matching.mode(claim):
+        # 4.6 volume is for a claim that cannot use it
+        why = "due to incompatible volumeMode."
+        mine = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" {why}'
+        theirs = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim {why}'
+        yield warning("VolumeMismatch", mine)
+        yield warning("VolumeMismatch", theirs, about=claim)
+        yield Wait(UNTIL_CHANGED, mine)
+    elif not claim.spec.volume_name:
+        # 4.7 claim does not name the volume yet: the claim's own plan goes on
+        yield Wake(claim.key)
+    elif PROVISIONED_BY in volume.metadata.annotations and _policy(volume) == "Delete":
+        # 4.9 claim is bound to another volume; this one was made for it and is not needed
+        yield from _release(volume)
+    else:
+        # 4.10 claim is bound to another volume; this one goes back to whom it belongs
+        yield Unbind(volume)
+        yield from _turn(volume, "Available")
+
+
+def _turn(volume: PersistentVolume, phase: str) -> Iterator[VolumeStep]:
+    if volume.status.phase != phase:
+        yield Turn(volume, phase)
+
+
+def _policy(volume: PersistentVolume) -> str:
+    return volume.spec.persistent_volume_reclaim_policy or "Retain"
+
+
+def _release(volume: PersistentVolume) -> Iterator[VolumeStep]:
+    if volume.status.phase not in SPENT:  # a failure stays visible while reclaiming goes on
+        yield Turn(volume, "Released")
+    notes = volume.metadata.annotations
+    match _policy(volume):
+        case _ if MIGRATED_TO in notes:
+            # 5.1 an external provisioner stands in for the in-tree plugin
+            yield Wait(UNTIL_CHANGED, f"{notes[MIGRATED_TO]} reclaims it")
+        case "Retain":
+            # 5.2 the data is kept, and the claimRef with it, until the user decides
+            yield Wait(UNTIL_CHANGED, "released; its reclaim policy is Retain")
+        case "Delete" if _is_deleted_outside(volume):
+            # 5.3 whoever made it deletes it, the object included
+            who = notes.get(PROVISIONED_BY) or (volume.spec.csi.driver if volume.spec.csi else "")
+            yield Wait(UNTIL_CHANGED, f"waiting for {who} to delete it")
+        case "Delete":
+            # 5.4 nobody knows how to delete it
+            yield from _failed(volume, "VolumeFailedDelete", NO_DELETER.format(volume.name))
+        case "Recycle":
+            # 5.5 nobody knows how to scrub it
+            yield from _failed(volume, "VolumeFailedRecycle", NO_RECYCLER)
+        case _:
+            # 5.6 the policy means nothing
+            yield from _failed(volume, "VolumeUnknownReclaimPolicy", UNKNOWN_POLICY)
+
+
+def _is_deleted_outside(volume: PersistentVolume) -> bool:
+    maker = volume.metadata.annotations.get(PROVISIONED_BY)
+    if maker is not None and not maker.startswith(classes.IN_TREE):
+        return True
+    return volume.spec.csi is not None
+
+
+def _failed(volume: PersistentVolume, reason: str, message: str) -> Iterator[VolumeStep]:
+    if volume.status.phase != "Failed":
+        yield Turn(volume, "Failed", message)
+        yield warning(reason, message)
+    yield Wait(UNTIL_CHANGED, message)
+
+
+# --- step 0 of both
+
+
+def _migration(target: PersistentVolume | PersistentVolumeClaim, provisioner: str) -> Amend | None:
+    """`migrated-to` names the driver that stands in for an in-tree plugin, and stands nowhere else."""
+    if not provisioner:
+        return None
+    have = target.metadata.annotations.get(MIGRATED_TO)
+    want = classes.MIGRATED.get(provisioner)
+    if have == want or (have == provisioner and provisioner in classes.STAND_INS):
+        return None  # the second: a hand-off to the stand-in under its own name
+    return Amend(target, annotations={MIGRATED_TO: want})
+
+
+def _finalizers(volume: PersistentVolume) -> Amend | None:
+    """Only for volumes that an in-tree plugin made; the external provisioner looks after its own."""
+    maker = volume.metadata.annotations.get(PROVISIONED_BY, "")
+    if not maker.startswith(classes.IN_TREE) or maker in classes.MIGRATED:
+        return None
+    have = volume.metadata.finalizers
+    want = [f for f in have if f not in (IN_TREE_FINALIZER, EXTERNAL_FINALIZER)]
+    held = IN_TREE_FINALIZER in have
+    if _policy(volume) == "Delete" and (held or not volume.is_deleting):
+        want.append(IN_TREE_FINALIZER)
+    return None if set(want) == set(have) else Amend(volume, finalizers=tuple(want))

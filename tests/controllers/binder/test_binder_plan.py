@@ -1,0 +1,467 @@
+"""Every situation of a claim and of a volume, by the numbers in the plan, and the steps it leads to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from volplane.api import codec
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.storage import StorageClass
+from volplane.controllers.binder import plan as p
+from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
+from volplane.rules import binding
+from volplane.rules.steps import Say, Wait
+
+DONE = {binding.BIND_COMPLETED: "yes"}
+OURS = {binding.BOUND_BY_CONTROLLER: "yes"}
+ASKED = {binding.STORAGE_PROVISIONER: "ebs.csi.aws.com", binding.BETA_STORAGE_PROVISIONER: "ebs.csi.aws.com"}
+
+
+def claim(
+    phase: str = "Pending",
+    notes: dict[str, str] | None = None,
+    status: dict[str, Any] | None = None,
+    **spec: Any,
+) -> PersistentVolumeClaim:
+    metadata = {
+        "namespace": "default",
+        "name": "c",
+        "uid": "u-c",
+        "resourceVersion": "7",
+        "annotations": notes or {},
+    }
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **spec}
+    whole = {"metadata": metadata, "spec": spec, "status": {"phase": phase, **(status or {})}}
+    return codec.convert(PersistentVolumeClaim, whole)
+
+
+def bound(phase: str = "Bound", **spec: Any) -> PersistentVolumeClaim:
+    shown = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}} if phase == "Bound" else {}
+    return claim(phase, DONE, shown, **{"volumeName": "v", **spec})
+
+
+def volume(
+    phase: str = "Available", ref: str | None = None, notes: dict[str, str] | None = None, **spec: Any
+) -> PersistentVolume:
+    """`ref`: None is unclaimed, "" reserved for c without a uid, anything else the uid it names."""
+    metadata: dict[str, Any] = {"name": "v", "uid": "u-v", "resourceVersion": "9", "annotations": notes or {}}
+    metadata["finalizers"] = spec.pop("finalizers", [])
+    source = {"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, **source, **spec}
+    if ref is not None:
+        spec["claimRef"] = {"namespace": "default", "name": "c", "uid": ref}
+    return codec.convert(PersistentVolume, {"metadata": metadata, "spec": spec, "status": {"phase": phase}})
+
+
+def storage_class(mode: str = "Immediate", provisioner: str = "ebs.csi.aws.com") -> StorageClass:
+    whole = {"metadata": {"name": "fast"}, "provisioner": provisioner, "volumeBindingMode": mode}
+    return codec.convert(StorageClass, whole)
+
+
+def told(step: object) -> str:
+    """A step in a few words, so that the tables can be read."""
+    match step:
+        case Say(kind, reason, message, about):
+            return f"{kind} {reason}: {message}" + (f" @{type(about).__name__}" if about else "")
+        case Wait(_, why):
+            return f"Wait: {why}"
+        case p.Turn(_, phase, message):
+            return f"Turn {phase} {message}".strip()
+        case p.Settle(_, phase):
+            return f"Settle {phase}"
+        case p.Adopt(_, name):
+            return f"Adopt {name}"
+        case p.HandOff(_, driver, migrated):
+            return f"HandOff {driver}" + (" migrated" if migrated else "")
+        case p.Recheck(key) | p.Wake(key):
+            return f"{type(step).__name__} {key}"
+    return type(step).__name__
+
+
+BIND = ["Take", "Turn Bound", "Point", "Settle Bound"]
+OUTSIDE = p.AWAITS_OUTSIDE.format("ebs.csi.aws.com")
+MISMATCH = 'Cannot bind to requested volume "v": requested PV is too small'
+TAKEN = 'volume "v" already bound to a different claim.'
+DELAYED = storage_class("WaitForFirstConsumer")
+NO_PLUGIN = "no volume plugin matched name: kubernetes.io/no-provisioner"
+
+CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
+    "0.1 migrated-to without its plugin": (
+        ClaimView(claim(notes=ASKED | {binding.MIGRATED_TO: "x"})),
+        ["Amend"],
+    ),
+    "0.1 in-tree provisioner without migrated-to": (
+        ClaimView(claim(notes={binding.BETA_STORAGE_PROVISIONER: "kubernetes.io/aws-ebs"})),
+        ["Amend"],
+    ),
+    "1.1 class without a binding mode": (
+        ClaimView(claim(storageClassName="fast"), storage_class=storage_class("")),
+        ['Wait: VolumeBindingMode not set for StorageClass "fast"'],
+    ),
+    "1.2 a volume fits": (ClaimView(claim(), candidates=[volume()]), BIND),
+    "1.2 a volume is reserved": (ClaimView(claim(), candidates=[volume(ref="")]), BIND),
+    "1.2 provisioned: the volume names the claim": (
+        ClaimView(
+            claim(storageClassName="fast"),
+            candidates=[volume("Pending", "u-c", storageClassName="fast")],
+            storage_class=storage_class(),
+        ),
+        BIND[1:],
+    ),
+    "1.2 delayed, the volume names the claim": (
+        ClaimView(
+            claim(storageClassName="fast"),
+            candidates=[volume("Pending", "u-c", storageClassName="fast")],
+            storage_class=DELAYED,
+        ),
+        BIND[1:],
+    ),
+    "1.3 a default class has appeared": (ClaimView(claim(), default_class="fast"), ["Adopt fast"]),
+    "1.3 a volume comes before the default": (
+        ClaimView(claim(), candidates=[volume()], default_class="fast"),
+        BIND,
+    ),
+    "1.3 the empty class gets no default": (
+        ClaimView(claim(storageClassName=""), default_class="fast"),
+        [f"Normal FailedBinding: {p.NO_VOLUME}", f"Wait: {p.NO_VOLUME}"],
+    ),
+    "1.4 delayed, no pod": (
+        ClaimView(claim(storageClassName="fast"), storage_class=DELAYED),
+        [f"Normal WaitForFirstConsumer: {p.NO_CONSUMER}", f"Wait: {p.NO_CONSUMER}"],
+    ),
+    "1.4 delayed, one pod": (
+        ClaimView(claim(storageClassName="fast"), storage_class=DELAYED, pods=["a"]),
+        [
+            "Normal WaitForPodScheduled: waiting for pod a to be scheduled",
+            "Wait: waiting for pod a to be scheduled",
+        ],
+    ),
+    "1.4 delayed, two pods": (
+        ClaimView(claim(phase="", storageClassName="fast"), storage_class=DELAYED, pods=["a", "b"]),
+        [
+            "Normal WaitForPodScheduled: waiting for pods a,b to be scheduled",
+            "Settle Pending",
+            "Wait: waiting for pods a,b to be scheduled",
+        ],
+    ),
+    "1.51 provisioning is off": (
+        ClaimView(claim(storageClassName="fast"), storage_class=storage_class(), dynamic=False),
+        ["Wait: dynamic provisioning is switched off and no persistent volume fits"],
+    ),
+    "1.52 no such class": (
+        ClaimView(claim(storageClassName="slow")),
+        [
+            'Warning ProvisioningFailed: storageclass.storage.k8s.io "slow" not found',
+            'Wait: storageclass.storage.k8s.io "slow" not found',
+        ],
+    ),
+    "1.53 no-provisioner": (
+        ClaimView(
+            claim(storageClassName="fast"),
+            storage_class=storage_class(provisioner="kubernetes.io/no-provisioner"),
+        ),
+        [f"Warning ProvisioningFailed: {NO_PLUGIN}", f"Wait: {NO_PLUGIN}"],
+    ),
+    "1.54 hand-off": (
+        ClaimView(claim(storageClassName="fast"), storage_class=storage_class()),
+        ["HandOff ebs.csi.aws.com", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+    ),
+    "1.54 handed off before": (
+        ClaimView(claim(notes=ASKED, storageClassName="fast"), storage_class=storage_class()),
+        [f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+    ),
+    "1.54 delayed, a node is selected": (
+        ClaimView(claim(notes={binding.SELECTED_NODE: "n1"}, storageClassName="fast"), storage_class=DELAYED),
+        ["HandOff ebs.csi.aws.com", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+    ),
+    "1.54 an in-tree name stands for a driver": (
+        ClaimView(
+            claim(storageClassName="fast"), storage_class=storage_class(provisioner="kubernetes.io/aws-ebs")
+        ),
+        ["HandOff ebs.csi.aws.com migrated", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+    ),
+    "1.54 migrated, handed off before": (
+        ClaimView(
+            claim(notes=ASKED | {binding.MIGRATED_TO: "ebs.csi.aws.com"}, storageClassName="fast"),
+            storage_class=storage_class(provisioner="kubernetes.io/aws-ebs"),
+        ),
+        [f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+    ),
+    "1.6 nothing fits, told why": (
+        ClaimView(claim(), unclaimed=[volume(capacity={"storage": "512Mi"})]),
+        [
+            f"Normal FailedBinding: {p.NO_VOLUME}",
+            "Normal NoVolumeFits: no persistent volume fits: v: too small by 512Mi (512Mi of 1Gi)",
+            f"Wait: {p.NO_VOLUME}: v: too small by 512Mi (512Mi of 1Gi)",
+        ],
+    ),
+    "1.6 a phase that is not Pending becomes it": (
+        ClaimView(claim(phase="Bound", status={"capacity": {"storage": "1Gi"}})),
+        [f"Normal FailedBinding: {p.NO_VOLUME}", "Settle Pending", f"Wait: {p.NO_VOLUME}"],
+    ),
+    "2.1 the volume does not exist": (
+        ClaimView(claim(volumeName="v")),
+        ['Wait: volume "v" does not exist'],
+    ),
+    "2.2 the volume does not fit": (
+        ClaimView(claim(volumeName="v"), volume=volume(capacity={"storage": "1Mi"})),
+        [f"Warning VolumeMismatch: {MISMATCH}", f"Wait: {MISMATCH}"],
+    ),
+    "2.3 the volume fits": (ClaimView(claim(volumeName="v"), volume=volume()), BIND),
+    "2.4 both ask for each other, sizes do not matter": (
+        ClaimView(claim(volumeName="v"), volume=volume(ref="", capacity={"storage": "1Mi"})),
+        BIND,
+    ),
+    "2.4 crashed after the volume was taken": (
+        ClaimView(claim(volumeName="v"), volume=volume(ref="u-c")),
+        BIND[1:],
+    ),
+    "2.5 another's volume": (
+        ClaimView(claim(volumeName="v"), volume=volume("Bound", "u-x")),
+        [f"Warning FailedBinding: {TAKEN}", f"Wait: {TAKEN}"],
+    ),
+    "2.6 another's volume, the pointer was ours": (
+        ClaimView(claim("Lost", OURS, volumeName="v"), volume=volume("Bound", "u-x")),
+        [f"Warning FailedBinding: {TAKEN}", f"Wait: {TAKEN}"],
+    ),
+    "3.1 the pointer was emptied": (
+        ClaimView(bound(volumeName="")),
+        ["Settle Lost", f"Warning ClaimLost: {p.LOST_REFERENCE}", f"Wait: {p.LOST_REFERENCE}"],
+    ),
+    "3.2 the volume is gone": (
+        ClaimView(bound()),
+        ["Settle Lost", f"Warning ClaimLost: {p.LOST_VOLUME}", f"Wait: {p.LOST_VOLUME}"],
+    ),
+    "3.2 told once": (ClaimView(bound("Lost")), [f"Wait: {p.LOST_VOLUME}"]),
+    "3.3 the volume came loose": (ClaimView(bound(), volume=volume()), ["Take", "Turn Bound"]),
+    "3.3 the volume is back": (
+        ClaimView(bound("Lost"), volume=volume()),
+        ["Take", "Turn Bound", "Settle Bound"],
+    ),
+    "3.4 all is well": (ClaimView(bound(), volume=volume("Bound", "u-c")), []),
+    "3.4 crashed before the last write": (
+        ClaimView(bound("Pending"), volume=volume("Bound", "u-c")),
+        ["Settle Bound"],
+    ),
+    "3.5 another's volume": (
+        ClaimView(bound(), volume=volume("Bound", "u-x")),
+        ["Settle Lost", f"Warning ClaimMisbound: {p.MISBOUND}", f"Wait: {p.MISBOUND}"],
+    ),
+    "3.5 reserved without a uid is not enough": (
+        ClaimView(bound("Lost"), volume=volume(ref="")),
+        [f"Wait: {p.MISBOUND}"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("view", "steps"), CLAIMS.values(), ids=CLAIMS.keys())
+def test_claim(view: ClaimView, steps: list[str]) -> None:
+    assert [told(step) for step in plan_claim(view)] == steps
+
+
+MADE = {binding.PROVISIONED_BY: "ebs.csi.aws.com"}
+BY_HAND: dict[str, Any] = {"csi": None, "nfs": {"server": "s", "path": "/"}}
+NO_DELETER = p.NO_DELETER.format("v")
+WHY = "due to incompatible volumeMode."
+MINE = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "c" {WHY}'
+THEIRS = f'Cannot bind PersistentVolume "v" to requested PersistentVolumeClaim {WHY}'
+
+VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
+    "0.2 provisioned by a migrated plugin": (
+        VolumeView(volume(notes={binding.PROVISIONED_BY: "kubernetes.io/aws-ebs"})),
+        ["Amend"],
+    ),
+    "0.2 in-tree and Delete: our finalizer": (
+        VolumeView(
+            volume(notes={binding.PROVISIONED_BY: "kubernetes.io/x"}, persistentVolumeReclaimPolicy="Delete")
+        ),
+        ["Amend"],
+    ),
+    "0.2 external: its finalizers are its own": (
+        VolumeView(volume(notes=MADE, finalizers=[binding.EXTERNAL_FINALIZER])),
+        [],
+    ),
+    "4.1 unclaimed": (VolumeView(volume("Pending")), ["Turn Available"]),
+    "4.1 unclaimed and Available": (VolumeView(volume()), []),
+    "4.1 given back by hand": (VolumeView(volume("Released")), ["Turn Available"]),
+    "4.2 reserved": (VolumeView(volume("Pending", "")), ["Turn Available"]),
+    "4.3 the claim is not in the cache": (VolumeView(volume("Bound", "u-c")), ["Recheck default/c"]),
+    "4.4 a claim of that name with another uid": (
+        VolumeView(volume("Bound", "u-old"), claim()),
+        ["Recheck default/c"],
+    ),
+    "4.4 also when Released": (VolumeView(volume("Released", "u-old"), claim()), ["Recheck default/c"]),
+    "4.5 gone, Retain": (
+        VolumeView(volume("Bound", "u-c", persistentVolumeReclaimPolicy="Retain"), proven=True),
+        ["Turn Released", "Wait: released; its reclaim policy is Retain"],
+    ),
+    "4.5 replaced": (
+        VolumeView(volume("Bound", "u-old"), claim(), proven=True),
+        ["Turn Released", "Wait: released; its reclaim policy is Retain"],
+    ),
+    "4.5 Released needs no second proof": (
+        VolumeView(volume("Released", "u-c")),
+        ["Wait: released; its reclaim policy is Retain"],
+    ),
+    "4.5 the server knows the claim": (
+        VolumeView(volume("Pending", "u-c"), claim(), proven=True),
+        ["Wake default/c"],
+    ),
+    "4.6 the modes differ": (
+        VolumeView(volume("Pending", "u-c", volumeMode="Block"), claim()),
+        [
+            f"Warning VolumeMismatch: {MINE}",
+            f"Warning VolumeMismatch: {THEIRS} @PersistentVolumeClaim",
+            f"Wait: {MINE}",
+        ],
+    ),
+    "4.7 the claim does not know yet": (VolumeView(volume("Pending", "u-c"), claim()), ["Wake default/c"]),
+    "4.8 bound": (VolumeView(volume("Available", "u-c"), claim(volumeName="v")), ["Turn Bound"]),
+    "4.8 all is well": (VolumeView(volume("Bound", "u-c"), bound()), []),
+    "4.9 made for a claim that took another": (
+        VolumeView(
+            volume("Pending", "u-c", MADE, persistentVolumeReclaimPolicy="Delete"), bound(volumeName="w")
+        ),
+        ["Turn Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
+    ),
+    "4.10 its claim took another": (
+        VolumeView(volume("Bound", "u-c", OURS), bound(volumeName="w")),
+        ["Unbind", "Turn Available"],
+    ),
+    "5.1 migrated": (
+        VolumeView(
+            volume(
+                "Released",
+                "u-c",
+                {
+                    binding.PROVISIONED_BY: "kubernetes.io/aws-ebs",
+                    binding.MIGRATED_TO: "ebs.csi.aws.com",
+                },
+                persistentVolumeReclaimPolicy="Delete",
+            )
+        ),
+        ["Wait: ebs.csi.aws.com reclaims it"],
+    ),
+    "5.3 Delete, the provisioner's": (
+        VolumeView(volume("Bound", "u-c", MADE, persistentVolumeReclaimPolicy="Delete"), proven=True),
+        ["Turn Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
+    ),
+    "5.3 Delete, static CSI": (
+        VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Delete")),
+        ["Wait: waiting for ebs.csi.aws.com to delete it"],
+    ),
+    "5.4 Delete, nobody can": (
+        VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Delete", **BY_HAND)),
+        [
+            f"Turn Failed {NO_DELETER}",
+            f"Warning VolumeFailedDelete: {NO_DELETER}",
+            f"Wait: {NO_DELETER}",
+        ],
+    ),
+    "5.4 Failed stays, told once": (
+        VolumeView(volume("Failed", "u-c", persistentVolumeReclaimPolicy="Delete", **BY_HAND)),
+        [f"Wait: {NO_DELETER}"],
+    ),
+    "5.5 Recycle, nobody can": (
+        VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Recycle")),
+        [
+            f"Turn Failed {p.NO_RECYCLER}",
+            f"Warning VolumeFailedRecycle: {p.NO_RECYCLER}",
+            f"Wait: {p.NO_RECYCLER}",
+        ],
+    ),
+    "5.6 unknown policy": (
+        VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Burn")),
+        [
+            f"Turn Failed {p.UNKNOWN_POLICY}",
+            f"Warning VolumeUnknownReclaimPolicy: {p.UNKNOWN_POLICY}",
+            f"Wait: {p.UNKNOWN_POLICY}",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("view", "steps"), VOLUMES.values(), ids=VOLUMES.keys())
+def test_volume(view: VolumeView, steps: list[str]) -> None:
+    assert [told(step) for step in plan_volume(view)] == steps
+
+
+# --- what each write says
+
+
+def test_6_1_a_taken_volume_names_the_claim_in_full_and_bears_our_mark() -> None:
+    patch = p.Take(volume(), claim()).patch
+    assert patch["spec"]["claimRef"] == {
+        "kind": "PersistentVolumeClaim",
+        "apiVersion": "v1",
+        "namespace": "default",
+        "name": "c",
+        "uid": "u-c",
+        "resourceVersion": "7",
+    }
+    assert patch["metadata"] == {"annotations": OURS}
+
+
+def test_6_1_a_volume_reserved_by_a_user_bears_no_mark_of_ours() -> None:
+    assert "metadata" not in p.Take(volume(ref=""), claim()).patch
+
+
+def test_6_3_the_claim_is_marked_as_ours_only_when_we_pointed_it() -> None:
+    assert p.Point("v", claim()).patch == {
+        "metadata": {"annotations": DONE | OURS},
+        "spec": {"volumeName": "v"},
+    }
+    assert p.Point("v", claim(volumeName="v")).patch == {"metadata": {"annotations": DONE}}
+
+
+def test_6_4_size_and_attributes_are_told_when_the_claim_becomes_bound_and_not_again() -> None:
+    grown = volume("Bound", "u-c", capacity={"storage": "2Gi"}, volumeAttributesClassName="gold")
+    assert p.Settle(claim(), "Bound", grown).patch["status"] == {
+        "phase": "Bound",
+        "accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "2Gi"},
+        "currentVolumeAttributesClassName": "gold",
+    }
+    assert p.Settle(bound(), "Bound", grown).patch["status"] == {
+        "phase": "Bound",
+        "accessModes": ["ReadWriteOnce"],
+    }
+    assert "currentVolumeAttributesClassName" not in p.Settle(bound("Lost"), "Bound", grown).patch["status"]
+
+
+def test_6_4_a_volume_that_is_being_resized_tells_its_size_before() -> None:
+    growing = volume(notes={binding.PRE_RESIZE_CAPACITY: "512Mi"})
+    assert p.Settle(claim(), "Bound", growing).patch["status"]["capacity"] == {"storage": "512Mi"}
+
+
+def test_6_4_without_a_volume_the_status_is_emptied() -> None:
+    assert p.Settle(bound(), "Lost").patch == {
+        "status": {
+            "phase": "Lost",
+            "accessModes": None,
+            "capacity": None,
+            "currentVolumeAttributesClassName": None,
+        }
+    }
+
+
+def test_unbinding_removes_our_pointer_and_only_the_uid_of_a_users() -> None:
+    assert p.Unbind(volume("Bound", "u-c", OURS)).patch == {
+        "metadata": {"annotations": {binding.BOUND_BY_CONTROLLER: None}},
+        "spec": {"claimRef": None},
+    }
+    assert p.Unbind(volume("Bound", "u-c")).patch == {"spec": {"claimRef": {"uid": None}}}
+
+
+def test_0_2_finalizers_follow_the_policy() -> None:
+    in_tree = {binding.PROVISIONED_BY: "kubernetes.io/x"}
+    kept = volume(
+        notes=in_tree,
+        persistentVolumeReclaimPolicy="Retain",
+        finalizers=[binding.IN_TREE_FINALIZER, binding.EXTERNAL_FINALIZER, "mine"],
+    )
+    (step,) = plan_volume(VolumeView(kept))
+    assert isinstance(step, p.Amend)
+    assert step.patch == {"metadata": {"finalizers": ["mine"]}}

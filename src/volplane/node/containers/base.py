@@ -1,0 +1,164 @@
+"""What every way of running a container has in common.
+
+A container has an id, chosen by the caller and never used again for another one: a restart is a new container
+with the next attempt. That makes every call here safe to repeat after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+Propagation = Literal["private", "rslave", "rshared"]
+
+COMPLETED, ERROR, START_ERROR = "Completed", "Error", "StartError"
+KILLED = 137  # 128 + SIGKILL, as every runtime reports it
+
+
+class Mount(Struct, frozen=True):
+    source: str  # a path of this machine
+    target: str  # where the container sees it
+    readonly: bool = False
+    propagation: Propagation = "private"
+
+
+class Device(Struct, frozen=True):
+    source: str
+    target: str
+    permissions: str = "mrw"
+
+
+class ContainerSpec(Struct, frozen=True):
+    id: str
+    pod_uid: str = ""
+    pod_name: str = ""
+    namespace: str = ""
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    workdir: str = ""
+    hostname: str = ""
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[Device, ...] = ()
+    user: int | None = None
+    group: int | None = None
+    groups: tuple[int, ...] = ()
+    privileged: bool = False
+    attempt: int = 0
+    log_path: str = ""
+    host_pid: bool = False
+    host_ipc: bool = False
+    network: str = ""  # a network namespace to join, such as /run/netns/x; the host's if empty
+    cgroups: tuple[str, ...] = ()  # directories whose cgroup.procs the container joins
+
+
+class State(Struct, frozen=True):
+    id: str
+    running: bool
+    pid: int = 0
+    started_at: str = ""
+    finished_at: str = ""
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    spec: ContainerSpec | None = None  # what it was started with, also after a restart of the node
+
+
+class ContainerError(Exception):
+    """A container cannot do what was asked; the text is for the pod's events."""
+
+
+class NoSuchContainer(ContainerError):
+    def __init__(self, id: str) -> None:
+        super().__init__(f'container "{id}" does not exist')
+
+
+class NotRunning(ContainerError):
+    def __init__(self, id: str) -> None:
+        super().__init__(f'container "{id}" is not running')
+
+
+class StartFailed(ContainerError):
+    """Nothing was started and nothing is left of it."""
+
+
+class ExecRefused(ContainerError):
+    pass
+
+
+class Input(Protocol):
+    async def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class Output(Protocol):
+    async def read(self, limit: int = 65536) -> bytes:
+        """What is there; nothing means the end."""
+        ...
+
+
+class Exec(Protocol):
+    """A command running inside a container."""
+
+    @property
+    def stdin(self) -> Input | None: ...
+    @property
+    def stdout(self) -> Output: ...
+    @property
+    def stderr(self) -> Output | None:
+        """None with a terminal: there everything comes out of one end."""
+        ...
+
+    def resize(self, width: int, height: int) -> None: ...
+    async def wait(self) -> int: ...
+    async def close(self) -> None:
+        """Ends the command if it still runs."""
+        ...
+
+
+class Runtime(Protocol):
+    async def start(self, spec: ContainerSpec) -> State:
+        """Run it; a container of this id that exists already is left as it is. Raises StartFailed."""
+        ...
+
+    async def stop(self, id: str, grace: float) -> State:
+        """Ask it to end, and after `grace` seconds end it."""
+        ...
+
+    async def state(self, id: str) -> State | None: ...
+    async def states(self) -> list[State]:
+        """All containers not yet removed, those of an earlier life of this process included."""
+        ...
+
+    async def wait(self, id: str) -> State:
+        """Until it has ended."""
+        ...
+
+    async def exec(
+        self, id: str, command: tuple[str, ...], *, tty: bool = False, stdin: bool = False
+    ) -> Exec: ...
+    async def remove(self, id: str) -> None:
+        """End it if need be and forget it. Its log stays."""
+        ...
+
+    async def close(self) -> None:
+        """Let go without ending what can outlive this process."""
+        ...
+
+
+def ended(state: State, finished_at: str, code: int, message: str = "", reason: str = "") -> State:
+    return State(
+        id=state.id,
+        running=False,
+        pid=0,
+        started_at=state.started_at,
+        finished_at=finished_at,
+        exit_code=code,
+        reason=reason or (ERROR if code else COMPLETED),
+        message=message,
+        spec=state.spec,
+    )

@@ -1,0 +1,181 @@
+"""A real `volplane up` as a user starts it, with kubectl and aws beside it.
+
+Everything a test starts here ends here: the process by its pid, its containers, mounts, loop devices and the
+data directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+BIN = Path(sys.executable).parent
+VOLPLANE = str(BIN / "volplane")
+
+
+class Stuck(AssertionError):
+    """Something that was to come true did not."""
+
+
+def wait_until(what: str, test: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """The first truthy answer of `test`; a test's own waiting, never the product's."""
+    end = time.monotonic() + seconds
+    last: Any = None
+    while time.monotonic() < end:
+        try:
+            last = test()
+        except (subprocess.CalledProcessError, json.JSONDecodeError, IndexError, KeyError) as error:
+            last = error
+        if last and not isinstance(last, Exception):
+            return last
+        time.sleep(0.02)
+    raise Stuck(f"{what}: not within {seconds:g}s; last: {last!r}")
+
+
+class Up:
+    """One cluster in one data directory; may be started, killed and started again."""
+
+    def __init__(self, *arguments: str, nodes: int = 2, directory: Path | None = None) -> None:
+        self.own = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="vp-"))
+        self.arguments = ("--data-dir", str(self.directory), "--nodes", str(nodes), *arguments)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.output = self.directory / "up.log"
+
+    # --- life
+
+    def start(self, env: Mapping[str, str] | None = None, *, wait: bool = True) -> Self:
+        with self.output.open("ab") as log:
+            self.process = subprocess.Popen(
+                [VOLPLANE, "up", *self.arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+        if wait:
+            wait_until("the cluster is ready", self._is_ready_or_dead, 60)
+        return self
+
+    def _is_ready_or_dead(self) -> bool:
+        assert self.process is not None
+        if (code := self.process.poll()) is not None:
+            raise Stuck(f"volplane up ended with {code}:\n{self.log()}")
+        ready = self.directory / "ready"
+        return ready.exists() and ready.read_text().strip() == str(self.process.pid)
+
+    def kill(self) -> None:
+        """kill -9: of the process alone, its containers go on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def died(self, seconds: float = 30.0) -> None:
+        assert self.process is not None
+        self.process.wait(seconds)
+
+    def stop(self) -> int:
+        """As a user does: SIGTERM, and everything is given back."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def log(self, lines: int = 80) -> str:
+        return "\n".join(self.output.read_text(errors="replace").splitlines()[-lines:])
+
+    def remove(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+        if self.own:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    # --- what a user types
+
+    @property
+    def kubeconfig(self) -> str:
+        return str(self.directory / "kubeconfig")
+
+    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
+        done = subprocess.run(
+            [
+                "kubectl",
+                "--kubeconfig",
+                self.kubeconfig,
+                "--cache-dir",
+                str(self.directory / "kube-cache"),
+                *arguments,
+            ],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if check and done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
+        return done.stdout if check else done.stdout + done.stderr
+
+    def apply(self, manifest: str) -> str:
+        return self.kubectl("apply", "-f", "-", stdin=manifest)
+
+    def get(self, *what: str) -> Any:
+        return json.loads(self.kubectl("get", *what, "-o", "json"))
+
+    def items(self, *what: str) -> list[Any]:
+        items: list[Any] = self.get(*what)["items"]
+        return items
+
+    def aws(self, *arguments: str) -> Any:
+        exports = subprocess.run(
+            [VOLPLANE, "env", "--data-dir", str(self.directory)], capture_output=True, text=True, check=True
+        ).stdout
+        env = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines() if "=" in line)
+        env = {k: v.strip("'\"") for k, v in env.items()}
+        done = subprocess.run(
+            [str(BIN / "aws"), "ec2", *arguments, "--output", "json"],
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if done.returncode:
+            raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
+        return json.loads(done.stdout or "{}")
+
+    def phase(self, pod: str) -> str:
+        phase: str = self.get("pod", pod)["status"]["phase"]
+        return phase
+
+    def wait_running(self, pod: str, seconds: float = 30.0) -> None:
+        wait_until(f"pod {pod} runs", lambda: self.phase(pod) == "Running", seconds)
+
+    # --- what must not be left
+
+    def leftovers(self) -> dict[str, list[str]]:
+        """Mounts and loop devices that belong to this cluster's directory."""
+        place = str(self.directory)
+        mounts = [m for m in Path("/proc/self/mountinfo").read_text().splitlines() if place in m]
+        loops = []
+        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+            try:
+                held = backing.read_text().strip()
+            except OSError:
+                continue
+            if place in held:
+                loops.append(f"{backing.parent.parent.name} {held}")
+        return {k: v for k, v in (("mounts", mounts), ("loop devices", loops)) if v}

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ import pytest
 import uvloop
 
 from volplane.base.virtual import VirtualLoop
+
+
+# Peers that come with the project's own tools (aws) are found like those of the machine.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -11,7 +11,7 @@ import asyncio
 import selectors
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -80,3 +80,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _work_done(self, _: Future[Any]) -> None:
         self._leaping.busy -= 1
+
+
+def real_work() -> AbstractContextManager[None]:
+    """Hold the clock of the running loop, if it is a virtual one."""
+    loop = asyncio.get_running_loop()
+    return loop.real_work() if isinstance(loop, VirtualLoop) else _NOTHING
+
+
+_NOTHING = nullcontext()

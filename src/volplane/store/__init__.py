@@ -1,0 +1,41 @@
+"""Where the cluster's state lives: one contract, several keepers. Nobody above asks which one it is."""
+
+from volplane.store.contract import (
+    Closed,
+    Compacted,
+    Event,
+    Events,
+    Exists,
+    Failed,
+    Future,
+    InUse,
+    Listing,
+    Missing,
+    Overrun,
+    Record,
+    Records,
+    Stale,
+    Store,
+    StoreError,
+    Watch,
+)
+
+__all__ = [
+    "Closed",
+    "Compacted",
+    "Event",
+    "Events",
+    "Exists",
+    "Failed",
+    "Future",
+    "InUse",
+    "Listing",
+    "Missing",
+    "Overrun",
+    "Record",
+    "Records",
+    "Stale",
+    "Store",
+    "StoreError",
+    "Watch",
+]

@@ -1,0 +1,123 @@
+"""Fan-out: every committed batch goes to every watcher whose prefix it touches.
+
+A watcher that does not keep up is dropped with `Overrun` instead of holding memory or the writers back.
+Registration comes before reading the past, so that nothing falls between the two; the past is put in front
+of what queued up meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TypeAlias
+
+from volplane.store.contract import Closed, Event, Events, Overrun, StoreError
+
+BACKLOG = 16_384  # events a watcher may lag behind
+
+# (prefix, after this revision, up to this one): Compacted if the past no longer reaches back
+Past: TypeAlias = Callable[[str, int, int], Awaitable[Events]]
+
+
+class Watcher:
+    """The contract's Watch over a hub."""
+
+    def __init__(self, hub: Hub, prefix: str, revision: int, past: Past) -> None:
+        self.prefix = prefix
+        self._hub = hub
+        self._after = revision
+        self._past = past
+        self._queue: Events = []
+        self._error: StoreError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def progress(self) -> int:
+        return self._queue[0].revision - 1 if self._queue else max(self._hub.revision, self._after)
+
+    async def __aenter__(self) -> Watcher:
+        self._hub.join(self)
+        try:
+            past = await self._past(self.prefix, self._after, self._hub.revision)
+        except BaseException:
+            self._hub.leave(self)
+            raise
+        if self._error is None:  # not overrun while the past was read
+            self._queue[:0] = past
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._hub.leave(self)
+
+    def __aiter__(self) -> Watcher:
+        return self
+
+    async def __anext__(self) -> Events:
+        while not self._queue:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        batch, self._queue = self._queue, []
+        return batch
+
+    def offer(self, batch: Events) -> None:
+        if batch[0].revision <= self._after:  # asked for a revision that had not happened yet
+            batch = [event for event in batch if event.revision > self._after]
+        if len(self._queue) + len(batch) > self._hub.backlog:
+            self._queue = []
+            self.fail(Overrun(f"more than {self._hub.backlog} events behind"))
+            return
+        self._queue += batch
+        self._wake()
+
+    def fail(self, error: StoreError) -> None:
+        self._error = error
+        self._hub.leave(self)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Hub:
+    def __init__(self, *, revision: int = 0, backlog: int = BACKLOG) -> None:
+        self.revision = revision  # the newest one handed to the watchers
+        self.backlog = backlog
+        # By prefix: a batch is filtered once for all watchers of a kind.
+        self._groups: dict[str, set[Watcher]] = {}
+        self._closed = False
+
+    def watch(self, prefix: str, revision: int, past: Past) -> Watcher:
+        return Watcher(self, prefix, revision, past)
+
+    def join(self, watcher: Watcher) -> None:
+        if self._closed:
+            raise Closed("the store is closed")
+        self._groups.setdefault(watcher.prefix, set()).add(watcher)
+
+    def leave(self, watcher: Watcher) -> None:
+        group = self._groups.get(watcher.prefix)
+        if group is not None:
+            group.discard(watcher)
+            if not group:
+                del self._groups[watcher.prefix]
+
+    def publish(self, events: Sequence[Event]) -> None:
+        keys = [event.key for event in events]
+        for prefix, group in list(self._groups.items()):
+            batch = [event for event, key in zip(events, keys, strict=True) if key.startswith(prefix)]
+            if batch:
+                for watcher in tuple(group):
+                    watcher.offer(batch)
+        self.revision = events[-1].revision
+
+    def close(self) -> None:
+        self._closed = True
+        for group in list(self._groups.values()):
+            for watcher in tuple(group):
+                watcher.fail(Closed("the store is closed"))

@@ -1,0 +1,112 @@
+"""The store without a disk: tests, simulation, and the measure of what the disk costs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from volplane.store.contract import (
+    Closed,
+    Compacted,
+    Event,
+    Events,
+    Exists,
+    Future,
+    Listing,
+    Missing,
+    Record,
+    Records,
+    Stale,
+)
+from volplane.store.hub import BACKLOG, Hub, Watcher
+from volplane.store.state import State
+from volplane.store.waiters import Waiters
+
+
+class MemoryStore:
+    def __init__(self, *, backlog: int = BACKLOG) -> None:
+        self._state = State()
+        self._hub = Hub(backlog=backlog)
+        self._waiters = Waiters()
+        self._closed = False
+
+    @property
+    def revision(self) -> int:
+        return self._state.revision
+
+    @property
+    def floor(self) -> int:
+        return self._state.floor
+
+    def peek(self, key: str) -> Record | None:
+        return self._state.peek(key)
+
+    def scan(self, prefix: str) -> Records:
+        return self._state.scan(prefix)
+
+    async def get(self, key: str, *, revision: int = 0) -> Record | None:
+        self._check(revision)
+        return self._state.at(key, revision) if revision else self._state.peek(key)
+
+    async def list(self, prefix: str, *, after: str = "", limit: int = 0, revision: int = 0) -> Listing:
+        self._check(revision)
+        return self._state.page(prefix, after=after, limit=limit, revision=revision or self.revision)
+
+    async def create(self, key: str, value: bytes) -> int:
+        self._check()
+        if self._state.peek(key) is not None:
+            raise Exists(key)
+        return self._publish(self._state.put(key, value)).revision
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> int:
+        self._check()
+        self._judge(key, revision or -1)  # nobody updates what he has not seen
+        return self._publish(self._state.put(key, value)).revision
+
+    async def delete(self, key: str, *, revision: int = 0) -> Event:
+        self._check()
+        self._judge(key, revision)
+        return self._publish(self._state.drop(key))
+
+    def watch(self, prefix: str, *, revision: int) -> Watcher:
+        return self._hub.watch(prefix, revision, self._past)
+
+    async def wait_for(self, revision: int) -> None:
+        await self._waiters.wait(revision, self.revision)
+
+    async def compact(self, revision: int) -> None:
+        self._check()
+        if revision > self.revision:
+            raise Future(self.revision)
+        if revision > self.floor:
+            self._state.compact(revision)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._hub.close()
+        self._waiters.close()
+        await asyncio.sleep(0)  # the watchers hear of it before their store is gone
+
+    def _check(self, revision: int = 0) -> None:
+        if self._closed:
+            raise Closed("the store is closed")
+        if revision > self.revision:
+            raise Future(self.revision)
+        if 0 < revision < self.floor:
+            raise Compacted(self.floor)
+
+    def _judge(self, key: str, revision: int) -> None:
+        current = self._state.peek(key)
+        if current is None:
+            raise Missing(key)
+        if revision and current.revision != revision:
+            raise Stale(current)
+
+    def _publish(self, event: Event) -> Event:
+        self._hub.publish([event])
+        self._waiters.reached(event.revision)
+        return event
+
+    async def _past(self, prefix: str, after: int, upto: int) -> Events:
+        if after < self.floor:
+            raise Compacted(self.floor)
+        return self._state.since(prefix, after)

@@ -1,0 +1,67 @@
+"""Moves the log into the database file, beside the writer and not in its way.
+
+A passive checkpoint runs on the reader's thread while writes go on. Under a load that never pauses it can
+never start the log over, so that past a bound the writer finishes the little that is left itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+from volplane.store.sqlite.database import Database
+from volplane.store.sqlite.writer import Batch, Writer
+
+log = logging.getLogger(__name__)
+
+EVERY_BYTES = 4 << 20
+BYTES_PER_WRITE = 3 * 4096  # a small write touches the pages of the table, the index and the sequence
+LONGEST = 16_384  # pages in the log
+
+
+class Checkpoints:
+    def __init__(
+        self, executor: ThreadPoolExecutor, reader: Database, writer: Writer, disk: Database
+    ) -> None:
+        self._executor = executor
+        self._reader = reader
+        self._writer = writer
+        self._disk = disk
+        self._written = 0
+        self._running: asyncio.Future[int] | None = None
+
+    def wrote(self, batch: Batch) -> None:
+        self._written += sum(BYTES_PER_WRITE + len(write.value or b"") for write in batch.writes)
+        if self._written >= EVERY_BYTES and self._running is None:
+            self._written = 0
+            self._running = asyncio.get_running_loop().run_in_executor(self._executor, self._passive)
+            self._running.add_done_callback(self._finished)
+
+    async def idle(self) -> None:
+        """Until the running checkpoint, if there is one, has ended."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+            await asyncio.sleep(0)  # its callback comes after us
+
+    def _passive(self) -> int:
+        try:
+            return self._reader.checkpoint()
+        except sqlite3.Error as error:
+            log.warning("checkpoint failed: %s", error)  # the log is complete; the next one tries again
+            return 0
+
+    def _finished(self, pages: asyncio.Future[int]) -> None:
+        self._running = None
+        if not pages.cancelled() and pages.result() > LONGEST:
+            restart = self._writer.run(self._restart)
+            restart.add_done_callback(_ignore)
+
+    def _restart(self) -> None:
+        self._disk.checkpoint("RESTART")
+
+
+def _ignore(done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        log.warning("checkpoint failed: %s", error)

@@ -1,0 +1,80 @@
+"""A database's files on disk: private, locked to one process, opened once to write and once to look back."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from contextlib import ExitStack
+
+from volplane.store.contract import Failed, InUse, Records
+from volplane.store.sqlite.database import Database
+
+log = logging.getLogger(__name__)
+
+
+class Files:
+    disk: Database  # the writer's connection
+    old: Database  # for old revisions and checkpoints, beside the writer
+    revision: int
+    floor: int
+    records: Records
+
+    @classmethod
+    def open(cls, path: str) -> Files:
+        """Lock, create and load. InUse, Failed."""
+        try:
+            with ExitStack() as undo:
+                files = cls(path, undo)
+                files._stack = undo.pop_all()
+        except (sqlite3.Error, OSError) as error:
+            raise Failed(f"cannot open {path}: {error}") from error
+        return files
+
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        self._stack = stack
+        os.makedirs(os.path.dirname(os.path.abspath(path)), mode=0o700, exist_ok=True)
+        stack.callback(os.close, _lock(path))
+        _create(path)
+        self.disk = Database(path)
+        stack.callback(self.disk.close)
+        self.disk.prepare()
+        self.old = Database(path)
+        stack.callback(self.old.close)
+        self.revision, self.floor = self.disk.revision(), self.disk.floor()
+        self.records = list(self.disk.records())
+
+    def close(self) -> None:
+        with self._stack:
+            self.old.close()  # alone, the last connection can leave an empty log behind
+            try:
+                self.disk.checkpoint("TRUNCATE")
+            except sqlite3.Error as error:
+                log.warning(
+                    "the log stays for the next start: %s", error
+                )  # it is complete; a full disk is no loss
+
+
+def _lock(path: str) -> int:
+    """An advisory lock dies with its holder, even under SIGKILL; the file tells who that is."""
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).strip()
+        os.close(descriptor)
+        raise InUse(path, int(holder) if holder.isdigit() else 0) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def _create(path: str) -> None:
+    """Make the file private, and its directory entry durable, before SQLite opens it."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    descriptor = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""The one thread that writes: takes what has queued up, commits it in one go, tells the loop once.
+
+While a commit waits for the disk the next writes gather, so that the disk's latency is shared (group
+commit). The thread decides nothing that the database does not decide; the loop turns outcomes into events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from volplane.store.contract import Event, Failed, StoreError
+from volplane.store.sqlite.database import LARGEST_BATCH, Database, is_refused
+
+log = logging.getLogger(__name__)
+
+
+class Write(Struct):
+    key: str
+    expected: int  # the revision to replace, or ANY, NONE, NEVER
+    value: bytes | None  # None: delete
+    done: asyncio.Future[Event]
+
+
+class Batch(Struct):
+    writes: list[Write]
+    keys: list[str]  # those that were written, in the order of their revisions
+    error: StoreError | None = None  # nothing was written
+
+
+Job: TypeAlias = Callable[[], None]
+
+
+class Writer:
+    def __init__(self, database: Database, tell: Callable[[Batch], None]) -> None:
+        self._database = database
+        self._tell = tell  # on the loop, in commit order
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Write | Job] = SimpleQueue()
+        self._next: list[Write] = []
+        self._broken: StoreError | None = None
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, write: Write) -> None:
+        self._queue.put(write)
+
+    def run(self, job: Job) -> asyncio.Future[None]:
+        """Run something on the writer's connection, between two batches."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def attempt() -> None:
+            error: StoreError | None = None
+            try:
+                job()
+            except sqlite3.Error as refused:
+                error = Failed(str(refused))
+            self._loop.call_soon_threadsafe(_settle, done, error)
+
+        self._queue.put(attempt)
+        return done
+
+    def stop(self) -> None:
+        """Finish what is queued and end the thread. Blocks."""
+        self._queue.put(self._end)
+        self._thread.join()
+
+    def _end(self) -> None:
+        self._ended = True
+
+    def _run(self) -> None:
+        while self._next or not self._ended:
+            job = self._gather()
+            if self._next:
+                self._loop.call_soon_threadsafe(self._tell, self._commit(self._take()))
+            if job is not None:
+                job()
+
+    def _gather(self) -> Job | None:
+        """Fill up the next batch with what waits; a job ends the batch and runs after it."""
+        while len(self._next) < LARGEST_BATCH and (not self._next or self._queue.qsize()):
+            item = self._queue.get()  # blocks only when there is nothing to do
+            if not isinstance(item, Write):
+                return item
+            self._next.append(item)
+        return None
+
+    def _take(self) -> list[Write]:
+        """The first write to each key; a second one must see the first, so it stays for the batch after."""
+        first: dict[str, Write] = {}
+        self._next = [write for write in self._next if first.setdefault(write.key, write) is not write]
+        return list(first.values())
+
+    def _commit(self, writes: list[Write]) -> Batch:
+        if self._broken is not None:
+            return Batch(writes, [], self._broken)
+        rows = [(w.key, w.expected, 1 if w.value is None else 0, w.value) for w in writes]
+        try:
+            return Batch(writes, self._database.append(rows))
+        except sqlite3.Error as error:
+            return Batch(writes, [], self._judge(error))
+
+    def _judge(self, error: sqlite3.Error) -> StoreError:
+        if is_refused(error):
+            return Failed(f"the write was not stored: {error}")
+        # After a failed sync nobody knows what is on the disk; only a restart, which reads it again, does.
+        log.error("the store accepts no more writes: %s", error)
+        self._broken = Failed(f"the store stopped after a disk error ({error}); restart to go on")
+        return self._broken
+
+
+def _settle(done: asyncio.Future[None], error: StoreError | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

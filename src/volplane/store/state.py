@@ -1,0 +1,125 @@
+"""The newest state and the newest events in memory: what nearly every read needs, at the speed of a dict.
+
+An older snapshot is the newest state with the events since then undone; how far back that works is bounded
+by count and bytes (`horizon`). What lies further back is the keeper's affair.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+
+from volplane.store.contract import Event, Events, Listing, Record, Records
+
+
+class State:
+    def __init__(self, *, max_events: int | None = None, max_bytes: int | None = None) -> None:
+        self.revision = 0
+        self.floor = 0
+        self._records: dict[str, Record] = {}
+        self._keys: list[str] = []  # sorted
+        self._events: deque[Event] = deque()  # the newest ones, without gaps
+        self._bytes = 0
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+
+    def load(self, records: Iterable[Record], *, revision: int, floor: int) -> None:
+        """Start from a stored state; its events stay where they are."""
+        self._records = {record.key: record for record in records}
+        self._keys = sorted(self._records)
+        self.revision, self.floor = revision, floor
+
+    @property
+    def horizon(self) -> int:
+        """The oldest revision that memory can go back to."""
+        return self.revision - len(self._events)
+
+    # Reading
+
+    def peek(self, key: str) -> Record | None:
+        return self._records.get(key)
+
+    def scan(self, prefix: str) -> Records:
+        return [self._records[key] for key in self._range(prefix)]
+
+    def at(self, key: str, revision: int) -> Record | None:
+        return self._undone(key, revision).get(key, self._records.get(key))
+
+    def page(self, prefix: str, *, after: str, limit: int, revision: int) -> Listing:
+        undone = self._undone(prefix, revision)
+        keys = self._range(prefix)
+        if undone:
+            keys = sorted({*keys, *undone} - {key for key, record in undone.items() if record is None})
+        if after:
+            keys = keys[bisect_right(keys, after) :]
+        page = keys[:limit] if limit else keys
+        records = [undone.get(key) or self._records[key] for key in page]
+        return Listing(records, revision, len(keys) - len(page))
+
+    def since(self, prefix: str, revision: int) -> Events:
+        return [event for event in self._newer(revision) if event.key.startswith(prefix)]
+
+    def _range(self, prefix: str) -> list[str]:
+        if not prefix:
+            return self._keys
+        start = bisect_left(self._keys, prefix)
+        return self._keys[start : bisect_left(self._keys, after_prefix(prefix), start)]
+
+    def _newer(self, revision: int) -> Events:
+        newest_first = list(islice(reversed(self._events), max(self.revision - revision, 0)))
+        return newest_first[::-1]
+
+    def _undone(self, prefix: str, revision: int) -> dict[str, Record | None]:
+        """What the keys touched since then were at that revision."""
+        undone: dict[str, Record | None] = {}
+        for event in self._newer(revision):
+            if event.key.startswith(prefix):
+                undone.setdefault(event.key, event.previous)
+        return undone
+
+    # Writing: the next revision, always
+
+    def put(self, key: str, value: bytes) -> Event:
+        revision = self.revision + 1
+        previous = self._records.get(key)
+        if previous is None:
+            insort(self._keys, key)
+        record = Record(key, value, revision, previous.created if previous else revision)
+        self._records[key] = record
+        return self._append(Event(revision, record, previous))
+
+    def drop(self, key: str) -> Event:
+        previous = self._records.pop(key)
+        del self._keys[bisect_left(self._keys, key)]
+        return self._append(Event(self.revision + 1, None, previous))
+
+    def _append(self, event: Event) -> Event:
+        self.revision = event.revision
+        self._events.append(event)
+        self._bytes += _size(event)
+        while self._is_over():
+            self._forget_oldest()
+        return event
+
+    def _is_over(self) -> bool:
+        too_many = self._max_events is not None and len(self._events) > self._max_events
+        return too_many or (self._max_bytes is not None and self._bytes > self._max_bytes)
+
+    def _forget_oldest(self) -> None:
+        self._bytes -= _size(self._events.popleft())
+
+    def compact(self, floor: int) -> None:
+        self.floor = floor
+        while self._events and self._events[0].revision <= floor:
+            self._forget_oldest()
+
+
+def after_prefix(prefix: str) -> str:
+    """The first text behind everything that starts with the prefix."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _size(event: Event) -> int:
+    return len(event.record.value) if event.record else 0

@@ -1,8 +1,8 @@
 """What every kind of volume offers the node, and what it is told about the volume.
 
 `Spec` is a wanted volume, resolved from the API; `Place` is a volume that may be there, and holds no more
-than the disk can tell after a restart. So whatever makes a volume takes a Spec, and whatever removes one takes
-a Place. Every method may run twice: the node repeats what a crash interrupted.
+than the disk can tell after a restart. So whatever makes a volume takes a Spec, and whatever removes one
+takes a Place. Every method may run twice: the node repeats what a crash interrupted.
 """
 
 from __future__ import annotations

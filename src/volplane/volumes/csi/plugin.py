@@ -38,7 +38,6 @@ from volplane.volumes.csi import data, request
 from volplane.volumes.csi.drivers import TIMEOUT, Driver, Drivers
 from volplane.volumes.projected import DEFAULT_LIFE, Tokens
 
-
 DIAL = 1.0  # seconds in which a driver that is there takes a connection
 
 

@@ -1,0 +1,202 @@
+"""Single operations on a volume: one call to its plugin, its outcome noted, its failure told and put off.
+
+What is attempted when is the manager's business. The subtle thing: an error that a plugin did not foresee
+counts as uncertain, because nobody knows how far it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, assert_never
+
+from volplane.base import clock
+from volplane.loops.events import Recorder
+from volplane.node.operations import Key, Operations
+from volplane.node.plan import (
+    Outcome,
+    Publish,
+    Refuse,
+    Stage,
+    State,
+    Unpublish,
+    Unstage,
+    after_mount,
+    after_unmount,
+)
+from volplane.node.subpaths import remove_subpaths
+from volplane.node.world import Entry, Held
+from volplane.rules import topology
+from volplane.volumes.base import Device, Site, Spec, Transient, Uncertain, VolumeFailure
+from volplane.volumes.csi.plugin import NotAttached
+
+log = logging.getLogger(__name__)
+
+MOUNT, UNMOUNT, UNMOUNT_DEVICE = "volume_mount", "volume_unmount", "unmount_device"
+VERIFY = "verify_controller_attached_volume"
+
+Work = Stage | Publish | Refuse | Unpublish | Unstage
+
+
+class NodeView(Protocol):
+    """What volumes need to know of their Node object."""
+
+    @property
+    def reported(self) -> frozenset[str]:
+        """volumesInUse as the API server has acknowledged it."""
+        ...
+
+    @property
+    def attached(self) -> frozenset[str]: ...
+
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+    def report(self) -> None:
+        """volumesInUse has changed: write it."""
+
+    async def is_attached_live(self, unique: str) -> bool: ...
+
+
+class _Failed(Exception):
+    """A step that failed, with the word users know for it."""
+
+    def __init__(self, step: str, cause: Exception | str) -> None:
+        super().__init__(str(cause))
+        self.step = step
+
+
+class Actor:
+    def __init__(self, site: Site, node: NodeView, events: Recorder, changed: Callable[[str], None]) -> None:
+        self.site, self.node, self.events = site, node, events
+        self._changed = changed  # told the pod whose volumes are no longer as they were
+        self._operations = Operations(clock.now)
+
+    def forget(self, entry: Entry) -> None:
+        """Past failures no longer count."""
+        self._operations.forget(entry.unique)
+
+    def backoff(self, entry: Entry, work: Work) -> tuple[float, str]:
+        """Seconds before this may be tried again, and the failure it waits for."""
+        key, name = _operation(entry, work)
+        delay = self._operations.delay(key, name)
+        failed = self._operations.failure(key)
+        return delay, failed.error if failed is not None else ""
+
+    async def act(self, entry: Entry, work: Work) -> bool:
+        """Whether it succeeded; a failure is told to whom it concerns and starts a backoff."""
+        try:
+            with self._operations.running(*_operation(entry, work)):
+                await self._work(entry, work)
+        except _Failed as failure:
+            self._tell(entry, work, failure)
+            return False
+        finally:
+            if not isinstance(work, Unstage):
+                self._changed(work.pod)
+        return True
+
+    async def _work(self, entry: Entry, work: Work) -> None:
+        match work:
+            case Stage(pod):
+                await self._stage(entry, entry.wanted[pod])
+            case Publish(pod):
+                await self._publish(entry, entry.wanted[pod])
+            case Refuse(_, why):
+                raise _Failed("SetUp", why)
+            case Unpublish(pod):
+                await self._unpublish(entry, entry.pods[pod])
+            case Unstage():
+                await self._unstage(entry)
+            case _:
+                assert_never(work)
+
+    def _tell(self, entry: Entry, work: Work, failure: _Failed) -> None:
+        spec = entry.wanted.get(work.pod) if isinstance(work, Stage | Publish | Refuse) else None
+        if spec is None or failure.step == VERIFY:  # only failing mounts become events
+            log.warning("%s failed for volume %s: %s", failure.step, entry.unique, failure)
+            return
+        message = f'MountVolume.{failure.step} failed for volume "{spec.name}" : {failure}'
+        log.warning("%s", message, extra={"pod": spec.pod.key})
+        self.events.warning(spec.pod, "FailedMount", message)
+
+    # --- up
+
+    async def _stage(self, entry: Entry, spec: Spec) -> None:
+        if spec.volume is not None and not topology.reachable_from(spec.volume, self.node.labels):
+            raise _Failed("NodeAffinity check", "no matching NodeSelectorTerms")
+        await self._verify(entry)
+        outcome, error = await _judge(entry.plugin.stage(spec))
+        entry.device = after_mount(entry.device, outcome, reconstructed=entry.device_reconstructed)
+        if error is not None:
+            raise _Failed("WaitForAttach" if isinstance(error, NotAttached) else "MountDevice", error)
+        entry.device_reconstructed = False
+
+    async def _verify(self, entry: Entry) -> None:
+        """Once per attachment the node's status is read live: the cache may show a past one."""
+        if not entry.attachable or entry.verified:
+            return
+        if not await self.node.is_attached_live(entry.unique):
+            raise _Failed(VERIFY, "volume not attached according to node status")
+        entry.verified = True
+
+    async def _publish(self, entry: Entry, spec: Spec) -> None:
+        uid = spec.pod.uid
+        held = entry.pods.setdefault(uid, Held(spec.place))
+        outcome, error = await _judge(entry.plugin.publish(spec, again=held.state is State.MOUNTED))
+        held.state = after_mount(held.state, outcome, reconstructed=held.reconstructed)
+        entry.stale.discard(uid)
+        if held.state is State.ABSENT:
+            del entry.pods[uid]
+        if error is not None:
+            raise _Failed("SetUp", error)
+        held.place, held.reconstructed = spec.place, False
+
+    # --- down
+
+    async def _unpublish(self, entry: Entry, held: Held) -> None:
+        outcome, error = await _judge(self._tear_down(entry, held))
+        if outcome is not Outcome.TRANSIENT:  # a driver that is not registered has not even been asked
+            held.state = after_unmount(outcome)
+        if held.state is State.ABSENT:
+            del entry.pods[held.place.pod]
+        if error is not None:
+            raise _Failed("UnmountVolume.TearDown", error)
+
+    async def _tear_down(self, entry: Entry, held: Held) -> None:
+        await remove_subpaths(self.site, held.place.pod, held.place.name)
+        await entry.plugin.unpublish(held.place)
+
+    async def _unstage(self, entry: Entry) -> None:
+        outcome, error = await _judge(entry.plugin.unstage(Device(entry.plugin.name, entry.unique)))
+        if outcome is not Outcome.TRANSIENT:
+            entry.device = after_unmount(outcome)
+        if error is not None:
+            raise _Failed("UnmountDevice", error)
+
+
+def _operation(entry: Entry, work: Work) -> tuple[Key, str]:
+    match work:
+        case Stage(pod) | Publish(pod) | Refuse(pod):
+            shared = entry.attachable or entry.staged
+            return Key(entry.unique) if shared else Key(entry.unique, pod), MOUNT
+        case Unpublish(pod):
+            return Key(entry.unique, pod), UNMOUNT
+        case Unstage():
+            return Key(entry.unique), UNMOUNT_DEVICE
+    assert_never(work)
+
+
+async def _judge(call: Awaitable[None]) -> tuple[Outcome, Exception | None]:
+    try:
+        await call
+    except Transient as error:
+        return Outcome.TRANSIENT, error
+    except Uncertain as error:
+        return Outcome.UNCERTAIN, error
+    except VolumeFailure as error:
+        return Outcome.FINAL, error
+    except Exception as error:
+        log.warning("unforeseen %s: %s", type(error).__name__, error, exc_info=True)
+        return Outcome.UNCERTAIN, error
+    return Outcome.DONE, None

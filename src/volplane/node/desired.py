@@ -1,0 +1,128 @@
+"""Which volumes a pod wants, read live from the API.
+
+Only what some container mounts is wanted. Claims and volumes are never taken from a cache: a mount decided on
+an old claim would give a pod somebody else's disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from volplane.api.core import (
+    Container,
+    EphemeralContainer,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    Volume,
+)
+from volplane.api.errors import APIError
+from volplane.client.client import Client
+from volplane.rules import pods
+from volplane.rules.pods import Use
+from volplane.volumes.base import Plugin, Spec
+
+PROTECTED = "kubernetes.io/pvc-protection"
+
+
+class Unusable(Exception):
+    """A volume that cannot be given to the pod as things are; the text is for its user."""
+
+
+class Wanted(Struct, frozen=True):
+    specs: tuple[Spec, ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()  # (the volume's name in the pod, why)
+
+
+def mounted_names(pod: Pod) -> set[str]:
+    return {m.name for c in _containers(pod) for m in c.volume_mounts}
+
+
+def device_names(pod: Pod) -> set[str]:
+    return {d.name for c in _containers(pod) for d in c.volume_devices}
+
+
+def _containers(pod: Pod) -> Iterator[Container | EphemeralContainer]:
+    yield from pod.spec.init_containers
+    yield from pod.spec.containers
+    yield from pod.spec.ephemeral_containers
+
+
+async def resolve(client: Client, plugins: Sequence[Plugin], pod: Pod) -> Wanted:
+    specs, problems = [], []
+    used = mounted_names(pod) | device_names(pod)
+    claims = {use.volume: use for use in pods.uses(pod)}
+    for source in pod.spec.volumes:
+        if source.name not in used:
+            continue
+        try:
+            specs.append(await _spec(client, plugins, pod, source, claims.get(source.name)))
+        except Unusable as error:
+            problems.append((source.name, str(error)))
+    return Wanted(tuple(specs), tuple(problems))
+
+
+async def _spec(client: Client, plugins: Sequence[Plugin], pod: Pod, source: Volume, use: Use | None) -> Spec:
+    claim, volume = await _claimed(client, pod, use) if use is not None else (None, None)
+    if volume is not None:
+        _check_mode(pod, source, volume)
+    plugin = _owner(plugins, source, volume)
+    name = volume.name if volume is not None else source.name
+    return Spec(
+        plugin=plugin.name,
+        unique=plugin.unique(pod, name, volume),
+        name=name,
+        pod=pod,
+        source=source,
+        claim=claim,
+        volume=volume,
+        readonly=bool(use and use.read_only) or plugin.is_readonly(source, volume),
+    )
+
+
+def _owner(plugins: Iterable[Plugin], source: Volume, volume: PersistentVolume | None) -> Plugin:
+    for plugin in plugins:
+        if plugin.owns(source, volume):
+            return plugin
+    raise Unusable(f'no volume plugin matched for volume "{source.name}"')
+
+
+async def _claimed(client: Client, pod: Pod, use: Use) -> tuple[PersistentVolumeClaim, PersistentVolume]:
+    where = f"error processing PVC {pod.namespace}/{use.claim}"
+    try:
+        claim = await client.get(PersistentVolumeClaim, use.claim, pod.namespace)
+    except APIError as error:
+        raise Unusable(f"{where}: failed to fetch PVC from API server: {error}") from error
+    if use.ephemeral and not pods.owns(pod, claim):
+        raise Unusable(pods.ephemeral_conflict(pod, claim))
+    if problem := _problem(claim):
+        raise Unusable(f"{where}: {problem}")
+    try:
+        volume = await client.get(PersistentVolume, claim.spec.volume_name)
+    except APIError as error:
+        raise Unusable(f"failed to fetch PV {claim.spec.volume_name} from API server: {error}") from error
+    owner = volume.spec.claim_ref
+    if owner is None or owner.uid != claim.uid:
+        raise Unusable(f"{where}: PV {volume.name} is not bound to this claim (claimRef UID mismatch)")
+    return claim, volume
+
+
+def _problem(claim: PersistentVolumeClaim) -> str:
+    # Unprotected and going: the claim may vanish, and its disk with it, while we mount.
+    if claim.is_deleting and PROTECTED not in claim.metadata.finalizers:
+        return "PVC is being deleted"
+    if claim.status.phase != "Bound":
+        return "PVC is not bound"
+    return "" if claim.spec.volume_name else "PVC has empty pvc.Spec.VolumeName"
+
+
+def _check_mode(pod: Pod, source: Volume, volume: PersistentVolume) -> None:
+    mode = volume.spec.volume_mode or "Filesystem"
+    if mode == "Block" and source.name in mounted_names(pod):
+        raise Unusable(f"volume {source.name} has volumeMode {mode}, but is specified in volumeMounts")
+    if mode == "Filesystem" and source.name in device_names(pod):
+        raise Unusable(f"volume {source.name} has volumeMode {mode}, but is specified in volumeDevices")
+    if mode == "Block":
+        raise Unusable(f"volume {source.name} has volumeMode Block, which this node does not offer yet")

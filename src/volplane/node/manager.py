@@ -1,0 +1,310 @@
+"""The volume manager: acts out the plan of every volume on this node.
+
+One task at most works on a volume, so that mounts of one volume are serial and nobody unmounts what another
+mounts; unmounts of several pods run side by side within it. Everything starts with an event (a pod, the
+node's status, a driver, a timer after a failure) and nothing polls. The subtle thing: when a pod goes while a
+call for it hangs, the call is left to end; only its outcome says what has to be undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
+
+from msgspec import Struct, structs
+
+from volplane.api.core import Pod
+from volplane.base import clock
+from volplane.loops.events import Recorder
+from volplane.node import desired
+from volplane.node.acting import Actor, NodeView, Work
+from volplane.node.plan import Forget, Publish, Refuse, Report, Stage, Step, Unpublish, Unstage, plan
+from volplane.node.world import Entry, Mine
+from volplane.rules.steps import Wait
+from volplane.volumes.base import Plugin, Site, Spec
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK, LONGEST_LOOK = 0.1, 10.0  # between reads of a claim that cannot be mounted yet
+
+
+class Mounted(Struct, frozen=True):
+    """A volume as a pod's containers get it."""
+
+    name: str  # of the persistent volume, or of the volume in the pod
+    path: str
+    readonly: bool
+
+
+class Waiting(Struct, frozen=True):
+    key: str
+    why: str
+    since: float
+    next_try: float
+
+
+class VolumeManager:
+    def __init__(self, site: Site, plugins: Sequence[Plugin], node: NodeView, events: Recorder) -> None:
+        self.site, self.node, self.events = site, node, events
+        self.plugins = {plugin.name: plugin for plugin in plugins}
+        self.entries: dict[str, Entry] = {}
+        self.settled = False
+        self._actor = Actor(site, node, events, self._changed)
+        self._pods: dict[str, Mine] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._forgot = asyncio.Event()
+
+    # --- what pods ask for
+
+    async def mount(self, pod: Pod) -> None:
+        """Until all volumes of the pod are mounted. Cancelling it ends the waiting, not the wish."""
+        mine = self._pods.setdefault(pod.uid, Mine())
+        pause = FIRST_LOOK
+        while not mine.resolved:
+            await self._resolve(pod, mine)
+            if mine.problems:
+                self._complain(pod, mine)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_LOOK)
+        while not self.is_mounted(pod.uid):
+            mine.changed.clear()
+            await mine.changed.wait()
+
+    async def _resolve(self, pod: Pod, mine: Mine) -> None:
+        wanted = await desired.resolve(self.site.client, tuple(self.plugins.values()), pod)
+        mine.problems = wanted.problems
+        mine.resolved = not wanted.problems
+        for spec in wanted.specs:
+            if spec.source.name not in mine.specs:
+                mine.specs[spec.source.name] = spec
+                self._want(spec)
+
+    def _want(self, spec: Spec) -> None:
+        plugin = self.plugins[spec.plugin]
+        entry = self.entries.get(spec.unique)
+        if entry is None:
+            entry = self.entries[spec.unique] = Entry(spec.unique, plugin)
+        entry.attachable, entry.staged = plugin.needs_attach(spec), plugin.needs_stage(spec)
+        entry.wanted[spec.pod.uid] = spec
+        self.kick(entry)
+
+    def _complain(self, pod: Pod, mine: Mine) -> None:
+        unmounted = [name for name in mine.names() if not self._is_there(pod.uid, name)]
+        failed = [name for name, _ in mine.problems]
+        why = ", ".join(dict.fromkeys(text for _, text in mine.problems))
+        self.events.warning(
+            pod,
+            "FailedMount",
+            f"Unable to attach or mount volumes: unmounted volumes={_spell(unmounted)}, "
+            f"unattached volumes=[], failed to process volumes={_spell(failed)}: {why}",
+        )
+
+    def is_mounted(self, pod: str) -> bool:
+        mine = self._pods.get(pod)
+        return mine is not None and mine.resolved and all(self._is_there(pod, name) for name in mine.specs)
+
+    def _is_there(self, pod: str, name: str) -> bool:
+        spec = self._pods[pod].specs.get(name)
+        entry = self.entries.get(spec.unique) if spec else None
+        return entry is not None and entry.is_mounted(pod)
+
+    def mounted(self, pod: str) -> dict[str, Mounted]:
+        """The pod's volumes by their names in the pod."""
+        specs = self._pods[pod].specs if pod in self._pods else {}
+        return {
+            name: Mounted(s.name, self.plugins[s.plugin].path(s), s.readonly) for name, s in specs.items()
+        }
+
+    def update(self, pod: Pod) -> None:
+        """The pod's labels or annotations may have changed; volumes that show them are written again."""
+        mine = self._pods.get(pod.uid)
+        for name, spec in list(mine.specs.items()) if mine is not None else ():
+            assert mine is not None
+            mine.specs[name] = fresh = structs.replace(spec, pod=pod)
+            entry = self.entries.get(spec.unique)
+            if entry is None or pod.uid not in entry.wanted:
+                continue
+            entry.wanted[pod.uid] = fresh
+            if _shown(spec.pod) != _shown(pod) and entry.plugin.is_refreshed(fresh):
+                self._refresh(entry, pod.uid)
+
+    def release(self, pod: str) -> None:
+        """Nothing of the pod runs any more: its volumes may go."""
+        mine = self._pods.pop(pod, None)
+        if mine is not None:
+            mine.changed.set()
+        for entry in list(self.entries.values()):
+            if pod in entry.wanted or pod in entry.pods:
+                entry.wanted.pop(pod, None)
+                entry.stale.discard(pod)
+                self.kick(entry)
+
+    async def unmounted(self, pod: str) -> None:
+        """Until nothing of the pod's volumes is mounted."""
+        mine = self._pods.setdefault(pod, Mine())
+        try:
+            while self.holds(pod):
+                mine.changed.clear()
+                await mine.changed.wait()
+        finally:
+            if self._pods.get(pod) is mine and not mine.specs:
+                del self._pods[pod]
+
+    def holds(self, pod: str) -> bool:
+        return any(pod in entry.pods for entry in self.entries.values())
+
+    async def emptied(self) -> None:
+        """Until no volume is left on this node."""
+        while self.entries:
+            self._forgot.clear()
+            await self._forgot.wait()
+
+    # --- what else wakes it
+
+    def settle(self) -> None:
+        """The disk has been read and the pods are known: what nobody wants may be taken down."""
+        self.settled = True
+        self.kick_all()
+
+    def kick_all(self, names: Iterable[str] | None = None) -> None:
+        for name in list(self.entries) if names is None else names:
+            if entry := self.entries.get(name):
+                self.kick(entry)
+
+    def driver_added(self, driver: str) -> None:
+        """Whoever failed for want of this driver need not sit out the backoff."""
+        for entry in list(self.entries.values()):
+            plugin, _, rest = entry.unique.partition("/csi/")
+            if plugin == "kubernetes.io" and ("^" not in rest or rest.startswith(f"{driver}^")):
+                self._actor.forget(entry)
+                self.kick(entry)
+
+    def refresh(self, is_due: Callable[[Plugin, Spec], bool]) -> None:
+        """Publish again what is mounted and due."""
+        for entry in list(self.entries.values()):
+            for uid, spec in list(entry.wanted.items()):
+                if is_due(entry.plugin, spec):
+                    self._refresh(entry, uid)
+
+    def _refresh(self, entry: Entry, pod: str) -> None:
+        if entry.is_mounted(pod):
+            entry.stale.add(pod)
+            self.kick(entry)
+
+    # --- what it tells
+
+    def in_use(self) -> list[str]:
+        return sorted(name for name, entry in self.entries.items() if entry.attachable)
+
+    def waits(self) -> list[Waiting]:
+        return [Waiting(e.unique, e.why, e.since, e.next_try) for e in self.entries.values() if e.why]
+
+    # --- acting
+
+    def kick(self, entry: Entry) -> None:
+        entry.again = True
+        if entry.task is None:
+            entry.task = task = asyncio.create_task(self._drive(entry), name=f"volume {entry.unique}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _drive(self, entry: Entry) -> None:
+        try:
+            while entry.again:
+                entry.again = False
+                entry.cancel_timer()
+                entry.again = await self._round(entry) or entry.again
+        except Exception:  # a mistake of ours must not freeze the volume for good
+            log.exception("volume %s", entry.unique)
+            self._later(entry, LONGEST_LOOK)
+        finally:
+            entry.task = None
+
+    async def _round(self, entry: Entry) -> bool:
+        """Act out one plan; True if something was done, so that it is time for the next."""
+        if self.entries.get(entry.unique) is not entry:
+            return False
+        attached = entry.unique in self.node.attached
+        entry.verified = entry.verified and attached
+        reported = entry.unique in self.node.reported
+        steps = list(plan(entry.view(reported=reported, attached=attached, settled=self.settled)))
+        entry.waits("")
+        leaving = [step for step in steps if isinstance(step, Unpublish)]
+        done = any(await asyncio.gather(*(self._try(entry, step) for step in leaving)))
+        for step in steps:
+            if not isinstance(step, Unpublish):
+                acted, go_on = await self._step(entry, step)
+                done = done or acted
+                if not go_on:
+                    break
+        return done
+
+    async def _step(self, entry: Entry, step: Step) -> tuple[bool, bool]:
+        """(something was done, the steps after it still make sense)"""
+        match step:
+            case Report():
+                entry.waits("volumesInUse is being written to the node's status")
+                self.node.report()
+                return False, False
+            case Wait(_, why):
+                entry.waits(why)
+                return False, True
+            case Stage(pod) | Publish(pod) | Refuse(pod):
+                if pod not in entry.wanted:  # it went while an earlier step was under way
+                    return False, False
+                tried = await self._try(entry, step)
+                return tried, tried and self._actor.backoff(entry, step)[0] <= 0
+            case Unpublish() | Unstage():
+                return await self._try(entry, step), False
+            case Forget():
+                self._forget(entry)
+                return False, False
+        assert_never(step)
+
+    async def _try(self, entry: Entry, work: Work) -> bool:
+        """False when it may not be tried yet; its backoff's end wakes the volume."""
+        delay, why = self._actor.backoff(entry, work)
+        if delay > 0:
+            entry.waits(why, clock.now() + delay)
+            self._later(entry, delay)
+            return False
+        await self._actor.act(entry, work)
+        return True
+
+    def _forget(self, entry: Entry) -> None:
+        entry.cancel_timer()
+        del self.entries[entry.unique]
+        self._actor.forget(entry)
+        self._forgot.set()
+        if entry.attachable:
+            self.node.report()
+
+    def _later(self, entry: Entry, delay: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay
+        if entry.timer is None or entry.timer.when() > due:
+            entry.cancel_timer()
+            entry.timer = loop.call_at(due, self.kick, entry)
+
+    def _changed(self, pod: str) -> None:
+        if mine := self._pods.get(pod):
+            mine.changed.set()
+
+    async def close(self) -> None:
+        """Stop acting; what is mounted stays mounted."""
+        for entry in self.entries.values():
+            entry.cancel_timer()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _shown(pod: Pod) -> tuple[object, object]:
+    """What of a pod a mounted file may show."""
+    return pod.metadata.labels, pod.metadata.annotations
+
+
+def _spell(names: Iterable[str]) -> str:
+    return "[" + " ".join(names) + "]"

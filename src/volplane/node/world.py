@@ -1,0 +1,88 @@
+"""What is known of the volumes on this node: who wants them, what is mounted, who waits for what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from volplane.api.core import PersistentVolume
+from volplane.base import clock
+from volplane.node.plan import State, Volume
+from volplane.rules import access
+from volplane.volumes.base import Place, Plugin, Spec
+
+
+class Held(Struct):
+    """One pod's mount that exists, or may."""
+
+    place: Place
+    state: State = State.ABSENT
+    reconstructed: bool = False  # found on the disk; an earlier life has mounted it
+
+
+class Entry:
+    """One volume on this node, from the first wish until nothing of it is left."""
+
+    def __init__(self, unique: str, plugin: Plugin) -> None:
+        self.unique, self.plugin = unique, plugin
+        self.attachable = False
+        self.staged = False
+        self.wanted: dict[str, Spec] = {}
+        self.pods: dict[str, Held] = {}
+        self.stale: set[str] = set()
+        self.device = State.ABSENT
+        self.device_reconstructed = False
+        self.verified = False  # a live read has confirmed the attachment in this life
+        self.why = ""  # what it waits for, "" when it is at rest or at work
+        self.since = 0.0
+        self.next_try = 0.0
+        self.task: asyncio.Task[None] | None = None
+        self.again = False  # something changed while the task was at work
+        self.timer: asyncio.TimerHandle | None = None
+
+    def view(self, *, reported: bool, attached: bool, settled: bool) -> Volume:
+        return Volume(
+            name=self.unique,
+            wanted=tuple(self.wanted),
+            pods={uid: held.state for uid, held in self.pods.items()},
+            stale=frozenset(self.stale & self.wanted.keys()),
+            device=self.device,
+            staged=self.staged,
+            attachable=self.attachable,
+            one_pod=any(_is_for_one_pod(s.volume) for s in self.wanted.values()),
+            reported=reported,
+            attached=attached,
+            settled=settled,
+        )
+
+    def is_mounted(self, pod: str) -> bool:
+        held = self.pods.get(pod)
+        return held is not None and held.state is State.MOUNTED
+
+    def waits(self, why: str, next_try: float = 0.0) -> None:
+        if why != self.why:
+            self.why, self.since = why, clock.now()
+        self.next_try = next_try
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+def _is_for_one_pod(volume: PersistentVolume | None) -> bool:
+    return volume is not None and volume.spec.access_modes == (access.ONCE_POD,)
+
+
+class Mine(Struct):
+    """What one pod wants of the manager."""
+
+    specs: dict[str, Spec] = field(default_factory=dict)  # by the volume's name in the pod
+    problems: tuple[tuple[str, str], ...] = ()
+    resolved: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def names(self) -> Iterable[str]:
+        return (*self.specs, *(name for name, _ in self.problems))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from volplane.api.core import Namespace
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
+from volplane.apiserver.auth.users import SYSTEM
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import create
 from volplane.base import clock
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-SYSTEM = User("system:apiserver", ("system:masters",))
 
 
 async def bootstrap(backend: Backend) -> None:

@@ -88,7 +88,8 @@ class Local:
     async def update(self, obj: T, *, subresource: str = "") -> T:
         meta = obj.metadata
         entry, call = self._call("update", type(obj), meta.namespace, meta.name, subresource)
-        written: T = (await update(self._backend, entry, call, obj)).obj
+        part = subresources.PARTS.get((entry.resource, subresource))
+        written: T = (await update(self._backend, entry, call, obj, part)).obj
         return written
 
     async def patch(
@@ -105,7 +106,8 @@ class Local:
     ) -> T:
         entry, call = self._call("patch", type, namespace, name, subresource)
         body = msgspec.json.encode(patch)
-        written: T = (await apply(self._backend, entry, call, style.value, body)).obj
+        part = subresources.PARTS.get((entry.resource, subresource))
+        written: T = (await apply(self._backend, entry, call, style.value, body, part=part)).obj
         return written
 
     async def delete(

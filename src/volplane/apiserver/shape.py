@@ -29,7 +29,7 @@ class Shape(Protocol[O]):
     def stored(self, obj: O) -> bytes: ...
 
     def wire(self, value: bytes, revision: int) -> bytes:
-        """The stored bytes as a client reads them."""
+        """The stored bytes as a client reads them; revision 0: not stored (a dry run)."""
         ...
 
     def metadata(self, obj: O) -> ObjectMeta: ...
@@ -68,7 +68,7 @@ class StructShape:
         return codec.stored(obj)
 
     def wire(self, value: bytes, revision: int) -> bytes:
-        return b'%b"resourceVersion":"%d",%b' % (self._head, revision, value)
+        return _wire(self._head, value, revision)
 
     def metadata(self, obj: Any) -> ObjectMeta:
         metadata: ObjectMeta = obj.metadata
@@ -101,6 +101,10 @@ def _head(kind: Kind) -> bytes:
     return codec.wire(kind, b"", 0).partition(b'"resourceVersion"')[0]
 
 
+def _wire(head: bytes, value: bytes, revision: int) -> bytes:
+    return b'%b"resourceVersion":"%d",%b' % (head, revision, value) if revision else head + value
+
+
 def _default(info: structs.FieldInfo) -> Any:
     return info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
 
@@ -110,6 +114,7 @@ class PlainShape:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
+        self._head = _head(kind)
 
     def load(self, value: bytes, revision: int) -> Plain:
         return codec.load_custom(self.kind, value, revision)
@@ -118,7 +123,7 @@ class PlainShape:
         return codec.stored_custom(obj)
 
     def wire(self, value: bytes, revision: int) -> bytes:
-        return codec.wire(self.kind, value, revision)
+        return _wire(self._head, value, revision)
 
     def metadata(self, obj: Plain) -> ObjectMeta:
         return msgspec.convert(obj.get("metadata") or {}, ObjectMeta)

@@ -14,12 +14,10 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from volplane.api.errors import Unauthorized
+from volplane.apiserver.auth.users import ANONYMOUS, AUTHENTICATED
 from volplane.apiserver.strategy import User
 from volplane.web import Request
 
-ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
-AUTHENTICATED = "system:authenticated"
-MASTERS = "system:masters"
 _WEBSOCKET_TOKEN = "base64url.bearer.authorization.k8s.io."
 
 TokenCheck = Callable[[str], User | None]
@@ -48,11 +46,14 @@ class Authenticator:
         token = bearer(request)
         if token is None:
             return ANONYMOUS
-        for check in self.checks:
-            user = check(token)
-            if user is not None:
-                return known(user)
-        raise Unauthorized()
+        user = self.by_token(token)
+        if user is None:
+            raise Unauthorized()
+        return user
+
+    def by_token(self, token: str) -> User | None:
+        found = (check(token) for check in self.checks)
+        return next((known(user) for user in found if user is not None), None)
 
 
 def known(user: User) -> User:

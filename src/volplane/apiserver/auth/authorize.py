@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from volplane.api.errors import Forbidden
 from volplane.api.kinds import Kind
-from volplane.apiserver.auth.authenticate import AUTHENTICATED, MASTERS
+from volplane.apiserver.auth.users import AUTHENTICATED, MASTERS
 from volplane.apiserver.strategy import User
 
 
@@ -62,7 +62,7 @@ class Rule(Struct, frozen=True):
 
 
 class Roles:
-    """Fixed rules by group."""
+    """Fixed rules by group, or by the name of a user."""
 
     def __init__(self, rules: Mapping[str, Sequence[Rule]]) -> None:
         self._rules = rules
@@ -75,14 +75,18 @@ class Roles:
         return any(
             (act.verb in rule.verbs or "*" in rule.verbs)
             and (resource in rule.resources or "*" in rule.resources)
-            for group in user.groups
-            for rule in self._rules.get(group, ())
+            for subject in (user.name, *user.groups)
+            for rule in self._rules.get(subject, ())
         )
+
+
+def allowed(authorizers: Sequence[Authorizer], user: User, act: Act) -> bool:
+    return any(authorizer(user, act) for authorizer in authorizers)
 
 
 def may(authorizers: Sequence[Authorizer], user: User, act: Act) -> None:
     """Raises Forbidden unless one of them says yes."""
-    if any(authorizer(user, act) for authorizer in authorizers):
+    if allowed(authorizers, user, act):
         return
     if act.kind is None:
         raise Forbidden(f'forbidden: User "{user.name}" cannot {act.verb} path "{act.path}"')

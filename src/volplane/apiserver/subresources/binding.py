@@ -12,11 +12,10 @@ from volplane.api.meta import ObjectMeta
 from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.update import Part, check_version, modify
+from volplane.apiserver.subresources.parts import AS_IT_IS
+from volplane.apiserver.verbs.update import check_version, modify
 from volplane.base import clock
 from volplane.store import Record
-
-_AS_IT_IS = Part(lambda call, old, new: new, lambda call, old, new: [], counts=False)
 
 
 async def bind(backend: Backend, entry: Entry, call: Call, binding: Binding) -> Written:
@@ -33,7 +32,7 @@ async def bind(backend: Backend, entry: Entry, call: Call, binding: Binding) -> 
             pod, metadata=_merged(pod.metadata, binding.metadata), spec=spec, status=status
         )
 
-    return await modify(backend, entry, call, assigned, _AS_IT_IS)
+    return await modify(backend, entry, call, assigned, AS_IT_IS)
 
 
 def _check(entry: Entry, name: str, binding: Binding) -> None:

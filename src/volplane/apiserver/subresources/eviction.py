@@ -12,12 +12,11 @@ from volplane.api.policy import Eviction
 from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
+from volplane.apiserver.subresources.parts import AS_IT_IS
 from volplane.apiserver.verbs.delete import check_options, delete
-from volplane.apiserver.verbs.update import Part, modify
+from volplane.apiserver.verbs.update import modify
 from volplane.base import clock
 from volplane.store import Record
-
-_AS_IT_IS = Part(lambda call, old, new: new, lambda call, old, new: [], counts=False)
 
 
 async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) -> Written:
@@ -39,5 +38,5 @@ async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) 
         others = tuple(c for c in pod.status.conditions if c.type != condition.type)
         return structs.replace(pod, status=structs.replace(pod.status, conditions=(*others, condition)))
 
-    await modify(backend, entry, call, marked, _AS_IT_IS)
+    await modify(backend, entry, call, marked, AS_IT_IS)
     return await delete(backend, entry, call, options)

@@ -33,7 +33,7 @@ class Part(NamedTuple):
     counts: bool = True  # may begin a new generation
 
 
-async def update(backend: Backend, entry: Entry, call: Call, obj: Any) -> Written:
+async def update(backend: Backend, entry: Entry, call: Call, obj: Any, part: Part | None = None) -> Written:
     """PUT: the object replaces the stored one."""
     meta = entry.shape.metadata(obj)
     check_name(call, meta)
@@ -43,7 +43,7 @@ async def update(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
         return obj
 
     try:
-        return await modify(backend, entry, call, replaced)
+        return await modify(backend, entry, call, replaced, part)
     except NotFound:
         if not entry.facts.create_on_update or call.subresource:
             raise

@@ -1,0 +1,219 @@
+"""The HTTP face: a request finds its user, its verb and its kind, and whatever happens becomes an answer.
+
+Order: who asks (401), may they (403), is there such a thing (404, 405), then the verb. A failure inside is
+logged with its trace and told as a 500 without it. Bodies and tokens are never logged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+
+from volplane.api.errors import (
+    APIError,
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    TooLarge,
+    Unavailable,
+)
+from volplane.apiserver import answers, discovery, openapi, options, public, reviews
+from volplane.apiserver.auth.authenticate import Authenticator
+from volplane.apiserver.auth.authorize import Act, Authorizer, may
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.handlers import HANDLERS, on_post
+from volplane.apiserver.paths import Target, parse
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.subresources import POSTS
+from volplane.apiserver.subresources.streams import STREAMS, Streams
+from volplane.base import clock, metrics
+from volplane.store import Closed, Failed
+from volplane.web import BodyTooLarge, Request, Response, Upgraded
+
+log = logging.getLogger(__name__)
+
+Reply = Response | Upgraded
+
+BODY_LIMIT = 3 * 1024 * 1024
+_OPENAPI = ("/openapi/v2", "/openapi/v3")
+_requests = metrics.counter(
+    "apiserver_request_total", "Requests by verb, resource and code.", ("verb", "resource", "code")
+)
+_seconds = metrics.histogram(
+    "apiserver_request_duration_seconds", "Time to answer, streams left out.", ("verb", "resource")
+)
+
+
+class App:
+    def __init__(
+        self,
+        backend: Backend,
+        authenticate: Authenticator,
+        authorizers: Sequence[Authorizer],
+        streams: Streams,
+    ) -> None:
+        self.backend = backend
+        self.authenticate = authenticate
+        self.authorizers = authorizers
+        self.streams = streams
+        self.ready = False
+        self._audit = (f"{secrets.token_hex(4)}-{n:08x}" for n in itertools.count(1))
+
+    async def __call__(self, request: Request) -> Reply:
+        began = time.perf_counter()
+        seen = Seen()
+        try:
+            answer = await self._answer(request, seen)
+        except APIError as error:
+            answer = answers.failure(error)
+        except BodyTooLarge:
+            answer = answers.failure(TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
+        except Closed:
+            answer = answers.failure(Unavailable("the server is shutting down"))
+        except Failed as error:
+            answer = answers.failure(InternalError.because(error))
+        except Exception as error:
+            log.exception("%s %s failed", request.method, request.path)
+            answer = answers.failure(InternalError.because(type(error).__name__))
+        return self._finished(answer, seen, began)
+
+    def _finished(self, answer: Reply, seen: Seen, began: float) -> Reply:
+        code = 101
+        if isinstance(answer, Response):
+            code = answer.status
+            extra = [("Audit-Id", next(self._audit))]
+            extra += [("Warning", f"299 - {_quoted(text)}") for text in seen.warnings]
+            answer.headers = [*answer.headers, *extra]
+        _requests.labels(seen.verb, seen.resource, code).inc()
+        if seen.verb != "watch":
+            _seconds.labels(seen.verb, seen.resource).observe(time.perf_counter() - began)
+        return answer
+
+    async def _answer(self, request: Request, seen: Seen) -> Reply:
+        user = self.authenticate(request)
+        target = parse(request.path)
+        if target is None or not target.plural:
+            return await self._outside(request, user)
+        entry = self.backend.registry.find(target.group, target.version, target.plural)
+        if entry is None:
+            may(self.authorizers, user, Act(request.method.lower(), path=request.path))
+            raise NotFound.path()
+        verb = verb_of(request, target)
+        seen.verb, seen.resource = verb, entry.kind.plural
+        act = Act(verb, entry.kind, target.namespace, _named(request, target), target.subresource)
+        may(self.authorizers, user, act)
+        _check(entry, verb, target)
+        call = self._call(request, user, entry, verb, target)
+        seen.warnings = call.warnings
+        return await self._serve(request, entry, call)
+
+    async def _serve(self, request: Request, entry: Entry, call: Call) -> Reply:
+        if call.subresource in STREAMS and entry.resource == "pods":
+            return await self.streams.serve(self.backend, entry, call, request)
+        if review := reviews.REVIEWS.get(entry.resource):
+            return await reviews.serve(review, self, call, request)
+        if post := POSTS.get((entry.resource, call.subresource)):
+            return await on_post(post, self.backend, entry, call, request)
+        handler = HANDLERS.get(call.verb)
+        if handler is None:
+            raise NotFound.path()
+        return await handler(self.backend, entry, call, request)
+
+    def _call(self, request: Request, user: User, entry: Entry, verb: str, target: Target) -> Call:
+        writes = verb in ("create", "update", "patch")
+        return Call(
+            verb,
+            entry.kind,
+            user,
+            self.backend.reader,
+            clock.wall(),
+            namespace=target.namespace,
+            name=target.name,
+            subresource=target.subresource,
+            dry_run=options.dry_run(request.query, verb) if writes else False,
+            manager=options.manager(request) if writes else "",
+        )
+
+    async def _outside(self, request: Request, user: User) -> Reply:
+        """What is not a resource: health, version, metrics, discovery, schemas."""
+        path = request.path
+        may(self.authorizers, user, Act(request.method.lower(), path=path))
+        if public.is_health(path):
+            return public.health(request, ready=self.ready)
+        if path == "/version":
+            return answers.json(200, public.VERSION)
+        if path == "/metrics":
+            return public.measured()
+        if path.startswith(_OPENAPI):
+            return await openapi.handle(self.backend.registry, request)
+        if path.startswith(("/api", "/apis")):
+            return await discovery.handle(self.backend.registry, request)
+        raise NotFound.path()
+
+
+class Seen:
+    """What a request turned out to be, for its headers and its metrics."""
+
+    __slots__ = ("resource", "verb", "warnings")
+
+    def __init__(self) -> None:
+        self.verb = ""
+        self.resource = ""
+        self.warnings: list[str] = []
+
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+
+
+def verb_of(request: Request, target: Target) -> str:
+    match request.method:
+        case "GET" | "HEAD":
+            if target.name:
+                return "get"
+            return "watch" if options.boolean(request.query, "watch") else "list"
+        case "DELETE":
+            return "delete" if target.name else "deletecollection"
+        case method:
+            return _VERBS.get(method, method.lower())
+
+
+def _named(request: Request, target: Target) -> str:
+    """A list of one name is authorised as that name."""
+    if target.name or "fieldSelector" not in request.query.raw:
+        return target.name
+    field, _, value = request.query.get("fieldSelector").partition("=")
+    return value.lstrip("=") if field == "metadata.name" and "," not in value else ""
+
+
+def _check(entry: Entry, verb: str, target: Target) -> None:
+    """Is this verb served on this path?"""
+    kind = entry.kind
+    if target.subresource:
+        below = kind.subresource(target.subresource)
+        if below is None:
+            raise NotFound.path()
+        if verb not in below.verbs and not (verb == "get" and target.subresource == "status"):
+            raise MethodNotAllowed.of(kind, verb)
+        return
+    if target.namespace and not kind.namespaced:
+        raise NotFound.path()
+    if verb not in kind.verbs:
+        raise MethodNotAllowed.of(kind, verb)
+    if verb in ("create", "update", "patch", "delete", "get") and kind.namespaced and not target.namespace:
+        if verb == "create" and kind.plural.endswith("reviews"):
+            return
+        raise MethodNotAllowed.of(kind, verb)
+    if verb == "create" and target.name:
+        raise MethodNotAllowed.of(kind, verb)
+    if verb in ("update", "patch") and not target.name:
+        raise MethodNotAllowed.of(kind, verb)
+
+
+def _quoted(text: str) -> str:
+    """A warning's text in a header: quoted, and without anything a header cannot hold."""
+    clean = "".join(c if " " <= c <= "~" else "?" for c in text)
+    return '"' + clean.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,143 @@
+"""Requests on resources: HTTP becomes a call of a verb, and what the verb returns becomes an answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+
+from msgspec import structs
+
+from volplane.api import kinds
+from volplane.api.errors import APIError, Unavailable
+from volplane.apiserver import answers, decode, options
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.negotiation import Wanted, negotiate
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.subresources import PARTS, Post
+from volplane.apiserver.verbs.collection import delete_collection
+from volplane.apiserver.verbs.create import create
+from volplane.apiserver.verbs.delete import delete
+from volplane.apiserver.verbs.get import get
+from volplane.apiserver.verbs.list import list_records
+from volplane.apiserver.verbs.patch import patch
+from volplane.apiserver.verbs.update import update
+from volplane.apiserver.verbs.watch import Asked, watch
+from volplane.store import Closed
+from volplane.web import Request, Response
+
+Handler = Callable[[Backend, Entry, Call, Request], Awaitable[Response]]
+
+
+def _wanted(request: Request) -> Wanted:
+    return negotiate(request.headers.get("accept"))
+
+
+def _decoded(entry: Entry, call: Call, request: Request) -> object:
+    validation = options.field_validation(request.query, call.verb)
+    obj, warnings = decode.decode_body(
+        entry.kind, request.body, request.headers.get("content-type"), validation
+    )
+    call.warnings.extend(warnings)
+    return obj
+
+
+async def on_create(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = _wanted(request)
+    outcome = await create(backend, entry, call, _decoded(entry, call, request))
+    return answers.written(outcome, wanted, options.include_object(request.query))
+
+
+async def on_update(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = _wanted(request)
+    part = PARTS.get((entry.resource, call.subresource))
+    outcome = await update(backend, entry, call, _decoded(entry, call, request), part)
+    return answers.written(outcome, wanted, options.include_object(request.query))
+
+
+async def on_patch(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = _wanted(request)
+    validation = options.field_validation(request.query, "patch")
+    content_type = request.headers.get("content-type")
+    part = PARTS.get((entry.resource, call.subresource))
+    outcome = await patch(backend, entry, call, content_type, request.body, validation=validation, part=part)
+    return answers.written(outcome, wanted, options.include_object(request.query))
+
+
+async def on_get(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = _wanted(request)
+    found = await get(backend, entry, call, version=request.query.get("resourceVersion"))
+    return answers.record(entry, found, wanted, options.include_object(request.query))
+
+
+async def on_list(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = _wanted(request)
+    asked = options.list_options(request.query, entry.facts)
+    found = await list_records(backend, entry, call, asked)
+    return answers.listed(entry, found, wanted, options.include_object(request.query))
+
+
+async def on_delete(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = _wanted(request)
+    how = options.delete_options(request)
+    dry = call.dry_run or bool(how.dry_run)
+    outcome = await delete(backend, entry, structs.replace(call, dry_run=dry), how)
+    if outcome.gone and not entry.facts.answers_deleted:
+        meta = entry.shape.metadata(outcome.obj)
+        details = {"name": meta.name, "group": entry.kind.group, "kind": entry.kind.plural, "uid": meta.uid}
+        return answers.success(200, {k: v for k, v in details.items() if v})
+    answer = answers.written(outcome, wanted)
+    if not outcome.gone and how.orphan_dependents is False:
+        answer.status = 202
+    return answer
+
+
+async def on_delete_collection(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = _wanted(request)
+    how = options.delete_options(request)
+    call = structs.replace(call, dry_run=call.dry_run or bool(how.dry_run))
+    asked = options.list_options(request.query, entry.facts)
+    return answers.listed(entry, await delete_collection(backend, entry, call, asked, how), wanted)
+
+
+async def on_watch(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = _wanted(request)
+    asked = options.watch_options(request.query, entry.facts)
+    lines = answers.Lines(entry, wanted, options.include_object(request.query))
+    return Response(status=200, headers=answers.HEADERS, body=_stream(backend, entry, call, asked, lines))
+
+
+async def _stream(
+    backend: Backend, entry: Entry, call: Call, asked: Asked, lines: answers.Lines
+) -> AsyncGenerator[bytes, None]:
+    """The status line is long gone when something goes wrong, so errors are told as the last event."""
+    try:
+        async with aclosing(watch(backend, entry, call, asked)) as batches:
+            async for batch in batches:
+                yield lines.of(batch)
+    except APIError as error:
+        yield answers.error_line(error)
+    except Closed:
+        yield answers.error_line(Unavailable("the server is shutting down"))
+
+
+async def on_post(post: Post, backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    validation = options.field_validation(request.query, "create")
+    kind = kinds.of(post.type)
+    content_type = request.headers.get("content-type")
+    obj, warnings = decode.decode_body(kind, request.body, content_type, validation)
+    call.warnings.extend(warnings)
+    await post.act(backend, entry, call, obj)
+    return answers.success(201)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "create": on_create,
+    "get": on_get,
+    "list": on_list,
+    "watch": on_watch,
+    "update": on_update,
+    "patch": on_patch,
+    "delete": on_delete,
+    "deletecollection": on_delete_collection,
+}

@@ -1,0 +1,70 @@
+"""Which form of an answer a client wants: JSON, YAML, a table, or metadata only.
+
+Clauses of Accept are tried by quality, then by position, and the first that can be served wins. A client
+that asks for protobuf gets JSON: every client picks its decoder by the answer's Content-Type.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from msgspec import Struct
+
+from volplane.api.errors import NotAcceptable
+
+JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
+TABLE, METADATA, METADATA_LIST = "Table", "PartialObjectMetadata", "PartialObjectMetadataList"
+_TRANSFORMS = frozenset({TABLE, METADATA, METADATA_LIST})
+_TABLE_VERSIONS = frozenset({"v1", "v1beta1"})
+
+
+class Wanted(Struct, frozen=True):
+    media: str = JSON
+    transform: str = ""
+    version: str = "v1"  # of the meta.k8s.io group the transform is asked in
+
+
+PLAIN = Wanted()
+
+
+@lru_cache(maxsize=256)
+def negotiate(accept: str) -> Wanted:
+    if accept in ("", "*/*", JSON):
+        return PLAIN
+    for clause in _clauses(accept):
+        wanted = _served(clause)
+        if wanted is not None:
+            return wanted
+    listed = ", ".join((JSON, YAML, PROTOBUF))
+    raise NotAcceptable(f"only the following media types are accepted: {listed}")
+
+
+def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:
+    clauses = []
+    for at, text in enumerate(accept.split(",")):
+        media, *rest = (part.strip() for part in text.split(";"))
+        parameters = dict(part.partition("=")[::2] for part in rest)
+        clauses.append((-_quality(parameters.pop("q", "1")), at, media.lower(), parameters))
+    return [(media, parameters) for _, _, media, parameters in sorted(clauses, key=lambda c: c[:2])]
+
+
+def _quality(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 1.0
+
+
+def _served(clause: tuple[str, dict[str, str]]) -> Wanted | None:
+    media, parameters = clause
+    if media in ("*/*", "application/*", PROTOBUF):
+        media = JSON
+    if media not in (JSON, YAML):
+        return None
+    transform = parameters.get("as", "")
+    if not transform:
+        return Wanted(media)
+    version = parameters.get("v", "v1")
+    if parameters.get("g") != "meta.k8s.io" or transform not in _TRANSFORMS or version not in _TABLE_VERSIONS:
+        return None
+    return Wanted(media, transform, version)

@@ -1,0 +1,127 @@
+"""The query of a request as the verbs' options: what is malformed is refused, what is unknown ignored."""
+
+from __future__ import annotations
+
+from volplane.api.errors import BadRequest, Invalid, forbidden, not_supported
+from volplane.api.meta import DeleteOptions
+from volplane.apiserver import decode
+from volplane.apiserver.facts import Facts
+from volplane.apiserver.selection import select
+from volplane.apiserver.verbs import list as listing
+from volplane.apiserver.verbs import watch as watching
+from volplane.web import Query, Request
+
+_WORDS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
+_VALIDATIONS = ("Ignore", "Strict", "Warn")
+_BOOLEANS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+
+
+def boolean(query: Query, name: str) -> bool | None:
+    """None when it is not there."""
+    text = query.get(name)
+    if not text:
+        return None
+    value = _BOOLEANS.get(text.lower())
+    if value is None:
+        raise BadRequest(f'invalid boolean value "{text}" for query parameter {name}')
+    return value
+
+
+def integer(query: Query, name: str) -> int | None:
+    text = query.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+
+
+def dry_run(query: Query, verb: str) -> bool:
+    values = query.all("dryRun")
+    if not values:
+        return False
+    if values != ["All"]:
+        raise Invalid.of(
+            _WORDS.get(verb, "DeleteOptions"),
+            "",
+            [not_supported("dryRun", values, ("All",))],
+            group="meta.k8s.io",
+        )
+    return True
+
+
+def field_validation(query: Query, verb: str) -> str:
+    value = query.get("fieldValidation") or "Warn"
+    if value not in _VALIDATIONS:
+        cause = not_supported("fieldValidation", value, ("", *_VALIDATIONS))
+        raise Invalid.of(_WORDS[verb], "", [cause], group="meta.k8s.io")
+    return value
+
+
+def manager(request: Request) -> str:
+    """Who writes: the name a client gives itself, else what its User-Agent begins with."""
+    return (request.query.get("fieldManager") or request.headers.get("user-agent").partition("/")[0])[:128]
+
+
+def list_options(query: Query, facts: Facts) -> listing.Asked:
+    if boolean(query, "sendInitialEvents") is not None:
+        cause = forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
+        raise Invalid.of("ListOptions", "", [cause], group="meta.k8s.io")
+    limit = integer(query, "limit") or 0
+    return listing.Asked(
+        selection=select(facts, query.get("labelSelector"), query.get("fieldSelector")),
+        limit=max(limit, 0),
+        token=query.get("continue"),
+        version=query.get("resourceVersion"),
+        match=query.get("resourceVersionMatch"),
+    )
+
+
+def watch_options(query: Query, facts: Facts) -> watching.Asked:
+    asked = watching.Asked(
+        selection=select(facts, query.get("labelSelector"), query.get("fieldSelector")),
+        version=query.get("resourceVersion"),
+        match=query.get("resourceVersionMatch"),
+        initial=boolean(query, "sendInitialEvents"),
+        bookmarks=boolean(query, "allowWatchBookmarks") or False,
+        seconds=max(integer(query, "timeoutSeconds") or 0, 0),
+    )
+    watching.check(asked)
+    return asked
+
+
+def include_object(query: Query) -> str:
+    value = query.get("includeObject")
+    if value not in ("", "None", "Metadata", "Object"):
+        raise BadRequest(f'unrecognized includeObject value: "{value}"')
+    return value
+
+
+def delete_options(request: Request) -> DeleteOptions:
+    """From the body, or from the query when there is none."""
+    if request.body:
+        return _delete_body(request)
+    query = request.query
+    return DeleteOptions(
+        grace_period_seconds=integer(query, "gracePeriodSeconds"),
+        propagation_policy=query.get("propagationPolicy") or None,
+        orphan_dependents=boolean(query, "orphanDependents"),
+        dry_run=tuple(query.all("dryRun")),
+    )
+
+
+def _delete_body(request: Request) -> DeleteOptions:
+    try:
+        data, _ = decode.read(request.body, request.headers.get("content-type"))
+        if not isinstance(data, dict):
+            raise BadRequest("the body of a delete must be DeleteOptions")
+        kind = data.pop("kind", "DeleteOptions")
+        data.pop("apiVersion", None)
+        if kind != "DeleteOptions":
+            raise BadRequest(f'decoded object cannot be converted to DeleteOptions: kind "{kind}"')
+        options, _ = decode.plain(DeleteOptions, data)
+    except (decode.Malformed, decode.Undecodable) as error:
+        raise BadRequest(str(error)) from error
+    assert isinstance(options, DeleteOptions)
+    return options

@@ -1,0 +1,40 @@
+"""A URL path as the API reads it: group, version, resource, namespace, name, what is below.
+
+The one ambiguity: `/api/v1/namespaces/x/status` is a namespace's subresource, `/api/v1/namespaces/x/pods` a
+collection in it. The namespace's own subresources are known by name.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+_OF_NAMESPACES = frozenset({"status", "finalize"})
+
+
+class Target(Struct, frozen=True):
+    group: str
+    version: str
+    plural: str = ""  # "": the group version itself (discovery)
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    below: str = ""  # what follows the subresource, for proxies
+
+
+def parse(path: str) -> Target | None:
+    """None for what is not a resource path (`/api`, `/apis/apps`, `/healthz`)."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) >= 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) >= 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    if len(rest) >= 3 and rest[0] == "namespaces" and not (len(rest) == 3 and rest[2] in _OF_NAMESPACES):
+        return _target(group, version, rest[1], rest[2:])
+    return _target(group, version, "", rest)
+
+
+def _target(group: str, version: str, namespace: str, rest: list[str]) -> Target:
+    plural, name, subresource = [*rest[:3], "", "", ""][:3]
+    return Target(group, version, plural, namespace, name, subresource, "/".join(rest[3:]))

@@ -1,0 +1,106 @@
+"""One API server on HTTPS: its certificates, its listener, and the core it serves."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from volplane import web
+from volplane.apiserver.app import BODY_LIMIT, App
+from volplane.apiserver.auth import kubeconfig
+from volplane.apiserver.auth.authenticate import Authenticator, Tokens
+from volplane.apiserver.auth.certificates import Authority, write_private
+from volplane.apiserver.auth.users import ADMIN, MASTERS
+from volplane.apiserver.core import Core
+from volplane.apiserver.local import Local
+from volplane.apiserver.settings import Settings
+from volplane.apiserver.strategy import User
+from volplane.apiserver.subresources.streams import Streams
+from volplane.store import Store
+from volplane.web import tls
+
+_NAMES = ("127.0.0.1", "::1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+
+
+class Server:
+    """A running API server."""
+
+    def __init__(self, core: Core, app: App, listener: web.Server, pki: Pki, settings: Settings) -> None:
+        self.core = core
+        self.backend = core.backend
+        self.authority = pki.authority
+        self.tokens = pki.tokens
+        self.admin_token = pki.admin_token
+        self.port: int = listener.port
+        self.url = f"https://{_shown(settings.host)}:{listener.port}"
+        self.ca: bytes = pki.authority.pair.cert
+        self.kubeconfig = Path(settings.data_dir) / "kubeconfig"
+        self._app = app
+        self._listener = listener
+
+    def local(self, user: User = ADMIN) -> Local:
+        """The server as an in-process transport, for one user."""
+        return self.core.local(user)
+
+    def write_kubeconfig(self, path: Path, user: str, groups: Sequence[str] = ()) -> Path:
+        """A kubeconfig with a client certificate for this user."""
+        pair = self.authority.client(f"client-{user.replace(':', '_')}", user, groups)
+        kubeconfig.write(path, server=self.url, ca=self.ca, user=user, pair=pair)
+        return path
+
+    async def start(self) -> None:
+        await self.core.start()
+        self.write_kubeconfig(self.kubeconfig, ADMIN.name, ADMIN.groups)
+        self._app.ready = True
+
+    async def close(self, grace: float = 5.0) -> None:
+        self._app.ready = False
+        await self.core.close()
+        await self._listener.close(grace)
+        await self._app.streams.close()
+
+
+class Pki:
+    """The secrets of one data directory, made once and found again."""
+
+    def __init__(self, settings: Settings) -> None:
+        directory = Path(settings.data_dir) / "pki"
+        self.authority = Authority(directory)
+        hosts = dict.fromkeys((settings.host, *_NAMES, *settings.hosts))
+        self.serving = self.authority.server("apiserver", tuple(hosts))
+        self.kubelet_client = self.authority.client(
+            "apiserver-kubelet-client", "kube-apiserver-kubelet-client", (MASTERS,)
+        )
+        self.admin_token = _token(directory / "admin.token")
+        self.tokens = Tokens()
+        self.tokens.add(self.admin_token, ADMIN)
+        self.ca_path = str(self.authority.pair.cert_path)
+
+
+async def run(settings: Settings, store: Store) -> Server:
+    """Start serving; the caller closes the server, and owns the store."""
+    pki = Pki(settings)
+    core = Core(store)
+    client = pki.kubelet_client
+    to_nodes = tls.client_context(pki.ca_path, str(client.cert_path), str(client.key_path))
+    app = App(core.backend, Authenticator([pki.tokens]), core.authorizers, Streams(to_nodes))
+    context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
+    listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, max_body=BODY_LIMIT)
+    server = Server(core, app, listener, pki, settings)
+    try:
+        await server.start()
+    except BaseException:
+        await server.close(0)
+        raise
+    return server
+
+
+def _token(path: Path) -> str:
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(32).encode())
+    return path.read_text().strip()
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

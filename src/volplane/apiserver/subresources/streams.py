@@ -1,0 +1,192 @@
+"""Logs, exec, attach and port-forward: the server finds the node and stands between.
+
+The kubelet's API is asked over HTTPS with the server's own client certificate. After an upgrade the bytes
+are relayed as they are, in both directions, so WebSocket and SPDY need no understanding here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from urllib.parse import quote, urlencode
+
+from volplane.api.core import Node, Pod
+from volplane.api.errors import APIError, BadRequest, InternalError, NotFound, Unavailable, from_status
+from volplane.apiserver import options
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.web import Http, Request, Response, Stream, Upgraded
+
+STREAMS = frozenset({"log", "exec", "attach", "portforward"})
+KUBELET_PORT = 10250
+PATIENCE = 30.0  # seconds for the node to answer at all
+_ADDRESSES = ("InternalIP", "Hostname", "ExternalIP")
+_RENAMED: Mapping[str, str] = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
+_LOG_OPTIONS = (
+    "follow",
+    "previous",
+    "timestamps",
+    "tailLines",
+    "sinceSeconds",
+    "sinceTime",
+    "limitBytes",
+    "stream",
+)
+_FORWARDED = (
+    "connection",
+    "upgrade",
+    "sec-websocket-key",
+    "sec-websocket-version",
+    "sec-websocket-protocol",
+    "sec-websocket-extensions",
+    "x-stream-protocol-version",
+)
+_TEXT = [("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")]
+
+
+class Streams:
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        self._context = context
+        self._nodes: dict[str, Http] = {}
+
+    async def serve(
+        self, backend: Backend, entry: Entry, call: Call, request: Request
+    ) -> Response | Upgraded:
+        if request.query.get("dryRun"):
+            raise BadRequest("dryRun is not supported")
+        pod = await backend.reader.get(Pod, call.name, call.namespace)
+        if pod is None:
+            raise NotFound.of(entry.kind, call.name)
+        if call.subresource == "log":
+            return await self._log(backend, pod, request)
+        if not pod.spec.node_name:
+            raise BadRequest(f"pod {pod.name} does not have a host assigned")
+        client = await self._node(backend, pod.spec.node_name)
+        return await self._connect(client, _path(call.subresource, pod, request), request)
+
+    async def close(self) -> None:
+        for client in self._nodes.values():
+            await client.close()
+
+    async def _node(self, backend: Backend, name: str) -> Http:
+        node = await backend.reader.get(Node, name)
+        if node is None:
+            raise NotFound(f'nodes "{name}" not found', details={"name": name, "kind": "nodes"})
+        url = _url(node)
+        if url not in self._nodes:
+            self._nodes[url] = Http(url, ssl=self._context)
+        return self._nodes[url]
+
+    async def _log(self, backend: Backend, pod: Pod, request: Request) -> Response:
+        container = _container(pod, request.query.get("container"))
+        for name in ("follow", "previous", "timestamps"):
+            options.boolean(request.query, name)
+        if not pod.spec.node_name:
+            return Response(status=200, headers=_TEXT, body=b"")
+        client = await self._node(backend, pod.spec.node_name)
+        chosen = {name: request.query.get(name) for name in _LOG_OPTIONS if request.query.get(name)}
+        path = f"/containerLogs/{pod.namespace}/{pod.name}/{quote(container)}?{urlencode(chosen)}"
+        body = _body(client, path)
+        # The first piece is read before the answer begins: until then an error can still be a Status.
+        try:
+            async with asyncio.timeout(PATIENCE if "follow" not in chosen else None):
+                first = await anext(body, b"")
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(f"node {pod.spec.node_name} does not answer: {error}") from error
+        return Response(status=200, headers=_TEXT, body=_rest(first, body))
+
+    async def _connect(self, client: Http, path: str, request: Request) -> Response | Upgraded:
+        headers = [(name, value) for name in _FORWARDED for value in request.headers.all(name)]
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer, far = await client.upgrade(path, headers, method=request.method)
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(f"the node does not answer: {error}") from error
+        if far is None:
+            raise _told(answer.status, answer.body)
+        near = await request.upgrade(list(answer.headers.items()))
+        await relay(near, far)
+        return Upgraded()
+
+
+async def relay(near: Stream, far: Stream) -> None:
+    """Bytes both ways until one side is done."""
+
+    async def pump(source: Stream, sink: Stream) -> None:
+        while data := await source.read():
+            await sink.write(data)
+
+    pumps = [asyncio.create_task(pump(near, far)), asyncio.create_task(pump(far, near))]
+    try:
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        near.close()
+        far.close()
+
+
+async def _body(client: Http, path: str) -> AsyncGenerator[bytes, None]:
+    async with client.stream("GET", path) as (answer, chunks):
+        if answer.status != 200:
+            raise _told(answer.status, b"".join([chunk async for chunk in chunks]))
+        async for chunk in chunks:
+            yield chunk
+
+
+async def _rest(first: bytes, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        if first:
+            yield first
+        async for chunk in body:
+            yield chunk
+    finally:
+        await body.aclose()
+
+
+def _url(node: Node) -> str:
+    by_type = {address.type: address.address for address in node.status.addresses}
+    host = next((by_type[kind] for kind in _ADDRESSES if kind in by_type), "")
+    if not host:
+        raise InternalError.because(f"no preferred addresses found; known addresses: {sorted(by_type)}")
+    port = node.status.daemon_endpoints.kubelet_endpoint.port or KUBELET_PORT
+    return f"https://{host}:{port}"
+
+
+def _container(pod: Pod, name: str) -> str:
+    """The container that is meant: the named one, or the only one."""
+    names = [c.name for c in pod.spec.containers]
+    initial = [c.name for c in pod.spec.init_containers]
+    ephemeral = [c.name for c in pod.spec.ephemeral_containers]
+    if not name:
+        if len(names) == 1 and not initial and not ephemeral:
+            return names[0]
+        told = f"a container name must be specified for pod {pod.name}, choose one of: [{' '.join(names)}]"
+        if initial:
+            told += f" or one of the init containers: [{' '.join(initial)}]"
+        if ephemeral:
+            told += f" or one of the ephemeral containers: [{' '.join(ephemeral)}]"
+        raise BadRequest(told)
+    if name not in (*names, *initial, *ephemeral):
+        raise BadRequest(f"container {name} is not valid for pod {pod.name}")
+    return name
+
+
+def _path(verb: str, pod: Pod, request: Request) -> str:
+    query = request.query
+    if verb == "portforward":
+        ports = [("port", port) for port in query.all("ports")]
+        return f"/portForward/{pod.namespace}/{pod.name}?{urlencode(ports)}"
+    container = _container(pod, query.get("container"))
+    wanted = [(ours, "1") for theirs, ours in _RENAMED.items() if options.boolean(query, theirs)]
+    wanted += [("command", word) for word in query.all("command")]
+    return f"/{verb}/{pod.namespace}/{pod.name}/{quote(container)}?{urlencode(wanted)}"
+
+
+def _told(status: int, body: bytes) -> APIError:
+    """What a node answers instead of a stream, as a Status of ours."""
+    text = body.decode(errors="replace").strip()
+    return from_status({"message": text or f"the node answered {status}", "code": status}, status)

@@ -32,6 +32,10 @@ FORGETFUL = 4096  # keys with noted writes before those long since seen are thro
 class Refused(Exception):
     """An expected failure of a key: retried with backoff, told in one line without a traceback."""
 
+    def __init__(self, why: str, *, backoff: Backoff | None = None) -> None:
+        super().__init__(why)
+        self.backoff = backoff  # where the controller's own does not fit
+
 
 class Controller(Generic[K]):
     name: ClassVar[str] = ""
@@ -139,7 +143,7 @@ class Controller(Generic[K]):
     def _failed(self, key: K, error: Exception) -> None:
         errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         why = "; ".join(str(e) or type(e).__name__ for e in errors)
-        pause = self.queue.retry(key, why)
+        pause = self.queue.retry(key, why, getattr(errors[0], "backoff", None))
         if all(isinstance(e, Conflict) for e in errors):
             log.debug("%s %s: %s; again in %.3gs", self.name, key, why, pause)
         elif all(isinstance(e, (APIError, Refused, TimeoutError)) for e in errors):

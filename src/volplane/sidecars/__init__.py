@@ -1,0 +1,160 @@
+"""The programs that stand beside a driver: what they all do at their start is here, the rest in a room each.
+
+A sidecar waits until its driver is ready, learns its name and capabilities, and works, as leader where
+there are several. The subtle thing: none of them ends because the driver went away; calls fail and are
+repeated until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from google.protobuf.message import Message
+from msgspec import Struct
+
+from volplane.api import errors
+from volplane.api.core import Secret, SecretReference
+from volplane.base import metrics
+from volplane.client.client import Client
+from volplane.csi import v1
+from volplane.csi.client import Caller, Channel
+from volplane.csi.outcome import CallError
+from volplane.loops.controller import Refused
+from volplane.loops.leader import run_as_leader
+
+log = logging.getLogger(__name__)
+
+STARTUP_CALL = 1.0  # seconds for each question of the start
+FIRST_PROBE, LONGEST_PROBE = 0.02, 1.0  # pauses between two probes of a driver that is not ready
+
+OPERATIONS = metrics.histogram(
+    "csi_sidecar_operations_seconds",
+    "Container Storage Interface operation duration with gRPC error code status total",
+    ("driver_name", "method_name", "grpc_status_code", "migrated"),
+    buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600),
+)
+
+
+class Driver:
+    """A driver that is ready: its name, what it can do, and calls to it with their durations measured."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        name: str,
+        plugin: frozenset[str] = frozenset(),
+        controller: frozenset[str] = frozenset(),
+    ) -> None:
+        self.name = name
+        self.plugin = plugin  # capabilities by the protocol's names
+        self.controller = controller
+        self._caller = caller
+
+    async def call(self, method: str, request: Message, *, timeout: float, subject: str = "") -> Any:
+        begun = time.monotonic()
+        code = "OK"
+        try:
+            return await self._caller.call(method, request, timeout=timeout, subject=subject)
+        except CallError as error:
+            code = error.code.spoken
+            raise
+        finally:
+            path = f"/csi.v1.Controller/{method}"
+            OPERATIONS.labels(self.name, path, code, "false").observe(time.monotonic() - begun)
+
+
+async def learn(caller: Caller) -> Driver:
+    """Probe until ready, then ask who it is and what it can do."""
+    await caller.ready()
+    await _probe(caller)
+    info = await caller.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=STARTUP_CALL)
+    answer = await caller.call(
+        "GetPluginCapabilities", v1.GetPluginCapabilitiesRequest(), timeout=STARTUP_CALL
+    )
+    services = v1.PluginCapability.Service.Type
+    plugin = frozenset(services.Name(c.service.type) for c in answer.capabilities if c.HasField("service"))
+    controller: frozenset[str] = frozenset()
+    if "CONTROLLER_SERVICE" in plugin:
+        answer = await caller.call(
+            "ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest(), timeout=STARTUP_CALL
+        )
+        calls = v1.ControllerServiceCapability.RPC.Type
+        controller = frozenset(calls.Name(c.rpc.type) for c in answer.capabilities if c.HasField("rpc"))
+    log.info("CSI driver name", extra={"driver": info.name})
+    return Driver(caller, info.name, plugin, controller)
+
+
+async def _probe(caller: Caller) -> None:
+    pause = FIRST_PROBE
+    while True:
+        try:
+            answer = await caller.call("Probe", v1.ProbeRequest(), timeout=STARTUP_CALL)
+            if not answer.HasField("ready") or answer.ready.value:
+                return
+            log.info("CSI driver is not ready yet")
+        except CallError as error:
+            log.info("CSI driver probe failed: %s", error)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PROBE)
+
+
+@asynccontextmanager
+async def connected(address: str, component: str, caller: Caller | None = None) -> AsyncIterator[Driver]:
+    """The driver at an address, or behind a caller that somebody else made and will close."""
+    if caller is not None:
+        yield await learn(caller)
+        return
+    async with Channel(address, component=component) as channel:
+        yield await learn(channel)
+
+
+class Election(Struct, frozen=True, kw_only=True):
+    """The settings that decide about leader election, under upstream's names."""
+
+    leader_election: bool = False
+    leader_election_namespace: str = ""
+    leader_election_lease_duration: float = 15.0
+    leader_election_renew_deadline: float = 10.0
+    leader_election_retry_period: float = 5.0
+    leader_election_labels: Mapping[str, str] = {}
+
+
+async def lead(
+    client: Client,
+    settings: Election,
+    lease: str,
+    body: Callable[[], Awaitable[None]],
+    *,
+    identity: str,
+    namespace: str,
+) -> None:
+    """Work at once, or when it is our turn."""
+    if not settings.leader_election:
+        return await body()
+    await run_as_leader(
+        client,
+        lease,
+        settings.leader_election_namespace or namespace,
+        identity,
+        body,
+        duration=settings.leader_election_lease_duration,
+        renew=settings.leader_election_renew_deadline,
+        retry=settings.leader_election_retry_period,
+        labels=dict(settings.leader_election_labels),
+    )
+
+
+async def secrets(client: Client, reference: SecretReference | None) -> dict[str, str]:
+    """What a driver gets to see of a Secret: nothing without a reference."""
+    if reference is None:
+        return {}
+    try:
+        found = await client.get(Secret, reference.name, reference.namespace)
+    except errors.APIError as error:
+        raise Refused(f'failed to load secret "{reference.namespace}/{reference.name}": {error}') from error
+    return {key: value.decode(errors="replace") for key, value in found.data.items()}

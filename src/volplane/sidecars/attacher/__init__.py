@@ -1,0 +1,40 @@
+"""csi-attacher: VolumeAttachments become ControllerPublishVolume. Run it with `run(client, settings)`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from volplane.client.client import Client
+from volplane.csi.client import Caller
+from volplane.sidecars import connected, lead
+from volplane.sidecars.attacher.controller import COMPONENT, Attachments, Volumes, facts
+from volplane.sidecars.attacher.settings import Settings
+
+__all__ = ["Settings", "run"]
+
+
+async def run(
+    client: Client,
+    settings: Settings,
+    *,
+    caller: Caller | None = None,
+    identity: str = "",
+    namespace: str = "default",
+) -> None:
+    """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
+    async with connected(settings.csi_address, COMPONENT, caller) as driver:
+
+        async def work() -> None:
+            attachments = Attachments(client, driver, settings)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(attachments.run())
+                if facts(driver).attaches:
+                    group.create_task(Volumes(client, driver, settings).run())
+                if {"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"} <= driver.controller:
+                    group.create_task(attachments.compare())
+
+        lease = f"external-attacher-leader-{driver.name}"
+        await lead(
+            client, settings, lease, work, identity=identity or socket.gethostname(), namespace=namespace
+        )

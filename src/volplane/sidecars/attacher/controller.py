@@ -1,0 +1,295 @@
+"""The attacher at work: VolumeAttachments of one driver become ControllerPublishVolume and back.
+
+Two loops: attachments, and volumes that are to go once nothing attaches them. The subtle thing is backoff:
+what we write about a failure does not wake the attachment, so the next try comes when its pause is over,
+not at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, assert_never
+
+from volplane.api.core import PersistentVolume
+from volplane.api.storage import CSINode, VolumeAttachment
+from volplane.base import clock, trace
+from volplane.client.client import Client
+from volplane.csi import convert, v1
+from volplane.csi.outcome import CallError
+from volplane.loops.controller import Controller, Refused
+from volplane.loops.queue import Backoff
+from volplane.sidecars import Driver, secrets
+from volplane.sidecars.attacher import plan as plans
+from volplane.sidecars.attacher.plan import HoldVolume, Publish, Refuse, Trust, Unpublish
+from volplane.sidecars.attacher.settings import Settings
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "csi-attacher"
+LONGEST_MESSAGE = 1024  # what the API server lets into an error
+
+
+def _volume_of(attachment: VolumeAttachment) -> list[str]:
+    name = attachment.spec.source.persistent_volume_name
+    return [name] if name else []
+
+
+def _node_of(attachment: VolumeAttachment) -> list[str]:
+    return [attachment.spec.node_name]
+
+
+def facts(driver: Driver) -> plans.Driver:
+    """The driver as the plan sees it."""
+    return plans.Driver(
+        driver.name,
+        attaches="PUBLISH_UNPUBLISH_VOLUME" in driver.controller,
+        publishes_readonly="PUBLISH_READONLY" in driver.controller,
+    )
+
+
+class Attachments(Controller[str]):
+    name = "csi-attacher"
+
+    def __init__(self, client: Client, driver: Driver, settings: Settings) -> None:
+        self.workers = settings.worker_threads
+        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
+        self.resync = settings.resync
+        super().__init__(client)
+        self.driver, self.settings = driver, settings
+        self.facts = facts(driver)
+        self._forced: set[str] = set()
+
+    def setup(self) -> None:
+        self.attachments = self.watch(VolumeAttachment, self._attachment_changed)
+        self.volumes = self.watch(PersistentVolume, self._volume_changed)
+        self.nodes = self.watch(CSINode, self._node_changed)
+        self.by_volume = self.attachments.index("volume", _volume_of)
+        self.by_node = self.attachments.index("node", _node_of)
+
+    # --- whom a change wakes
+
+    def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
+        if new is None or new.spec.attacher != self.driver.name:
+            return []
+        return [new.name] if plans.is_worth_a_look(old, new) else []
+
+    def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
+        if new is None or old is not None:  # one that appears may be what an attachment waits for
+            return []
+        return self._unattached(self.by_volume[new.name])
+
+    def _node_changed(self, old: CSINode | None, new: CSINode | None) -> list[str]:
+        node = new or old
+        before, after = (plans.registered_id(n, self.driver.name) for n in (old, new))
+        if node is None or before == after:
+            return []
+        return self._unattached(self.by_node[node.name])
+
+    def _unattached(self, attachments: Iterable[VolumeAttachment]) -> list[str]:
+        mine = (a for a in attachments if a.spec.attacher == self.driver.name)
+        return [a.name for a in mine if not a.status.attached or a.is_deleting]
+
+    # --- the work
+
+    async def reconcile(self, key: str) -> None:
+        attachment = self.attachments.get(key)
+        if attachment is None:
+            self._forced.discard(key)
+            return
+        volume = self.volumes.get(attachment.spec.source.persistent_volume_name or "")
+        node = self.nodes.get(attachment.spec.node_name)
+        for step in plans.plan(attachment, volume, node, self.facts, forced=key in self._forced):
+            try:
+                await self._act(attachment, step)
+            except (Refused, CallError, convert.UnsupportedModes) as error:
+                await self._record(attachment, error)
+                raise Refused(str(error)) from error
+        self._forced.discard(key)
+
+    async def _act(
+        self, attachment: VolumeAttachment, step: HoldVolume | Publish | Unpublish | Trust | Refuse
+    ) -> None:
+        match step:
+            case HoldVolume(volume):
+                await self._hold(volume)
+            case Publish():
+                await self._publish(attachment, step)
+            case Unpublish():
+                await self._unpublish(attachment, step)
+            case Trust():
+                await self._set_attached(attachment, {})
+            case Refuse(why):
+                raise Refused(why)
+            case _:
+                assert_never(step)
+
+    async def _hold(self, volume: str) -> None:
+        with trace.span(COMPONENT, "hold volume", f"pv/{volume}"):
+            finalizers = {"metadata": {"finalizers": [self.facts.finalizer]}}
+            await self.client.patch(PersistentVolume, volume, strategic=finalizers)
+
+    async def _publish(self, attachment: VolumeAttachment, step: Publish) -> None:
+        request = await self._publish_request(step)
+        if not step.noted:
+            await self._note(attachment, step.node_id)
+        about = _about(attachment, step.handle)
+        log.info("Attaching", extra=about)
+        reply = await self._call("ControllerPublishVolume", request, attachment)
+        await self._set_attached(attachment, dict(reply.publish_context))
+        log.info("Attached", extra=about)
+
+    async def _publish_request(self, step: Publish) -> v1.ControllerPublishVolumeRequest:
+        multi_writer = "SINGLE_NODE_MULTI_WRITER" in self.driver.controller
+        capability = convert.capability(
+            convert.attach_access_mode(step.modes, multi_writer=multi_writer),
+            block=step.block,
+            fs_type=step.fs_type or self.settings.default_fstype,
+            mount_flags=step.mount_options,
+        )
+        return v1.ControllerPublishVolumeRequest(
+            volume_id=step.handle,
+            node_id=step.node_id,
+            volume_capability=capability,
+            readonly=step.read_only,
+            secrets=await secrets(self.client, step.secret),
+            volume_context=step.attributes,
+        )
+
+    async def _note(self, attachment: VolumeAttachment, node_id: str) -> None:
+        """Intent before effect: from here on the attachment cannot vanish without a detach."""
+        intent = {"metadata": {"finalizers": [self.facts.finalizer], "annotations": {plans.NODE_ID: node_id}}}
+        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"):
+            await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)
+
+    async def _unpublish(self, attachment: VolumeAttachment, step: Unpublish) -> None:
+        request = v1.ControllerUnpublishVolumeRequest(
+            volume_id=step.handle, node_id=step.node_id, secrets=await secrets(self.client, step.secret)
+        )
+        about = _about(attachment, step.handle)
+        log.info("Detaching", extra=about)
+        await self._call("ControllerUnpublishVolume", request, attachment)
+        await self._let_go(attachment)
+        log.info("Detached", extra=about)
+
+    async def _let_go(self, attachment: VolumeAttachment) -> None:
+        """The finalizer first: should we die in between, the attachment is gone rather than stuck."""
+        removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [self.facts.finalizer]}}
+        with trace.span(COMPONENT, "detached", f"va/{attachment.name}"):
+            left = await self.client.patch(
+                VolumeAttachment, attachment.name, strategic=removal, uid=attachment.uid, missing_ok=True
+            )
+            if left is None or not left.metadata.finalizers:
+                return
+            status = {"attached": False, "attachmentMetadata": None, "detachError": None}
+            await self._patch_status(attachment, status)
+
+    async def _set_attached(self, attachment: VolumeAttachment, context: Mapping[str, str]) -> None:
+        gone: dict[str, str | None] = {key: None for key in attachment.status.attachment_metadata}
+        status = {"attached": True, "attachmentMetadata": {**gone, **context} or None, "attachError": None}
+        with trace.span(COMPONENT, "attached", f"va/{attachment.name}"):
+            await self._patch_status(attachment, status)
+
+    async def _record(self, attachment: VolumeAttachment, error: Exception) -> None:
+        """Say on the attachment what went wrong. What cannot be said is no reason not to try again."""
+        detaching = attachment.is_deleting
+        log.error(
+            "Error detaching" if detaching else "Error attaching",
+            extra={**_about(attachment), "err": str(error)},
+        )
+        text = str(error).encode()[:LONGEST_MESSAGE].decode(errors="ignore")
+        note: dict[str, Any] = {"time": clock.stamp(), "message": text}
+        told = self.settings.feature_gates.get("MutableCSINodeAllocatableCount", False)
+        if told and isinstance(error, CallError) and not detaching:
+            note["errorCode"] = int(error.code)
+        await self._patch_status(attachment, {"detachError" if detaching else "attachError": note})
+
+    async def _patch_status(self, attachment: VolumeAttachment, status: Mapping[str, Any]) -> None:
+        await self.client.patch(
+            VolumeAttachment, attachment.name, merge={"status": status}, subresource="status", missing_ok=True
+        )
+
+    async def _call(self, method: str, request: Any, attachment: VolumeAttachment) -> Any:
+        subject = f"va/{attachment.name}"
+        return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
+
+    # --- the driver's own list
+
+    async def compare(self) -> None:
+        """Every so often hold the driver's list of published volumes against the attachments."""
+        while True:
+            await asyncio.sleep(self.settings.reconcile_sync)
+            try:
+                published = await self._published()
+            except CallError as error:
+                log.error("Failed to list published volumes", extra={"err": str(error)})
+                continue
+            for attachment in self.attachments.all():
+                if attachment.spec.attacher == self.driver.name and self._is_disputed(attachment, published):
+                    log.warning("The driver's list says otherwise, trying again", extra=_about(attachment))
+                    self._forced.add(attachment.name)
+                    self.queue.add(attachment.name)
+
+    def _is_disputed(self, attachment: VolumeAttachment, published: Mapping[str, frozenset[str]]) -> bool:
+        source = attachment.spec.source
+        volume = self.volumes.get(source.persistent_volume_name or "")
+        spec = volume.spec if volume is not None else source.inline_volume_spec
+        if spec is None or spec.csi is None:
+            return False
+        return plans.is_disputed(attachment, spec.csi.volume_handle, published)
+
+    async def _published(self) -> dict[str, frozenset[str]]:
+        published: dict[str, frozenset[str]] = {}
+        token = ""
+        while True:
+            request = v1.ListVolumesRequest(max_entries=self.settings.max_entries, starting_token=token)
+            page = await self.driver.call("ListVolumes", request, timeout=self.settings.timeout)
+            for entry in page.entries:
+                published[entry.volume.volume_id] = frozenset(entry.status.published_node_ids)
+            token = page.next_token
+            if not token:
+                return published
+
+
+class Volumes(Controller[str]):
+    """Volumes that are to go: our hold on them ends with their last attachment."""
+
+    name = "csi-attacher-volumes"
+
+    def __init__(self, client: Client, driver: Driver, settings: Settings) -> None:
+        self.workers = settings.worker_threads
+        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
+        self.resync = settings.resync
+        super().__init__(client)
+        self.finalizer = facts(driver).finalizer
+
+    def setup(self) -> None:
+        self.volumes = self.watch(PersistentVolume, self._volume_changed)
+        self.attachments = self.watch(VolumeAttachment, self._attachment_changed)
+        self.by_volume = self.attachments.index("volume", _volume_of)
+
+    def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
+        return [new.name] if new is not None and new.is_deleting else []
+
+    def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
+        return _volume_of(old) if old is not None and new is None else []
+
+    async def reconcile(self, key: str) -> None:
+        volume = self.volumes.get(key)
+        if volume is None or not plans.may_release(volume, self.by_volume[key], self.finalizer):
+            return
+        removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [self.finalizer]}}
+        with trace.span(COMPONENT, "release volume", f"pv/{key}"):
+            await self.client.patch(PersistentVolume, key, strategic=removal, uid=volume.uid, missing_ok=True)
+        log.info("Removed finalizer from PersistentVolume", extra={"PersistentVolume": key})
+
+
+def _about(attachment: VolumeAttachment, handle: str = "") -> dict[str, str]:
+    about = {
+        "VolumeAttachment": attachment.name,
+        "PersistentVolume": attachment.spec.source.persistent_volume_name or "",
+        "volumeHandle": handle,
+        "node": attachment.spec.node_name,
+    }
+    return {key: value for key, value in about.items() if value}

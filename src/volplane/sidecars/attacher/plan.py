@@ -1,0 +1,198 @@
+"""What a VolumeAttachment needs next of its driver.
+
+Attaching: the volume is held by a finalizer first, then the attachment says where it goes (finalizer and
+node ID in one write), then the driver is asked. Detaching undoes it from what was written down, so that it
+also works when the node's registration is gone. The subtle thing: a failed attach keeps its finalizer,
+because even a final error may have left something behind that only ControllerUnpublishVolume clears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from volplane.api.core import PersistentVolume, PersistentVolumeSpec, SecretReference
+from volplane.api.names import sanitize_driver
+from volplane.api.storage import CSINode, VolumeAttachment
+
+NODE_ID = "csi.alpha.kubernetes.io/node-id"
+
+
+class Driver(Struct, frozen=True):
+    """What the plan must know of the driver."""
+
+    name: str
+    attaches: bool = True  # CONTROLLER_SERVICE and PUBLISH_UNPUBLISH_VOLUME
+    publishes_readonly: bool = False
+
+    @property
+    def finalizer(self) -> str:
+        return "external-attacher/" + sanitize_driver(self.name)
+
+
+class HoldVolume(Struct, frozen=True):
+    """The volume must not vanish while it may be attached."""
+
+    volume: str
+
+
+class Publish(Struct, frozen=True):
+    handle: str
+    node_id: str
+    modes: tuple[str, ...]
+    block: bool = False
+    fs_type: str = ""
+    mount_options: tuple[str, ...] = ()
+    read_only: bool = False
+    secret: SecretReference | None = None
+    attributes: Mapping[str, str] = {}
+    noted: bool = False  # the attachment carries finalizer and node ID already
+
+
+class Unpublish(Struct, frozen=True):
+    handle: str
+    node_id: str
+    secret: SecretReference | None = None
+
+
+class Trust(Struct, frozen=True):
+    """The driver has nothing to attach: say attached and be done."""
+
+
+class Refuse(Struct, frozen=True):
+    """It cannot be done now; the reason goes into attachError or detachError."""
+
+    why: str
+
+
+Step = HoldVolume | Publish | Unpublish | Trust | Refuse
+
+
+def plan(
+    attachment: VolumeAttachment,
+    volume: PersistentVolume | None,
+    node: CSINode | None,
+    driver: Driver,
+    *,
+    forced: bool = False,  # the driver's own list contradicts the status
+) -> Iterator[Step]:
+    if attachment.spec.attacher != driver.name:
+        return
+    if not driver.attaches:
+        if not attachment.is_deleting and not attachment.status.attached:
+            yield Trust()
+    elif attachment.is_deleting:
+        if forced or driver.finalizer in attachment.metadata.finalizers:
+            yield _detach(attachment, volume, node, driver)
+    elif forced or not attachment.status.attached:
+        yield from _attach(attachment, volume, node, driver)
+
+
+def _attach(
+    attachment: VolumeAttachment, volume: PersistentVolume | None, node: CSINode | None, driver: Driver
+) -> Iterator[Step]:
+    source = attachment.spec.source
+    spec = _spec(attachment, volume)
+    if isinstance(spec, Refuse):
+        yield spec
+        return
+    if source.persistent_volume_name is not None and volume is not None:
+        if volume.is_deleting:
+            yield Refuse(f'PersistentVolume "{volume.name}" is marked for deletion')
+            return
+        if driver.finalizer not in volume.metadata.finalizers:
+            yield HoldVolume(volume.name)
+    assert spec.csi is not None
+    node_id = registered_id(node, driver.name)
+    if not node_id:
+        yield Refuse(_unregistered(attachment, node, driver))
+        return
+    yield Publish(
+        handle=spec.csi.volume_handle,
+        node_id=node_id,
+        modes=spec.access_modes,
+        block=spec.volume_mode == "Block",
+        fs_type=spec.csi.fs_type,
+        mount_options=spec.mount_options,
+        read_only=spec.csi.read_only and driver.publishes_readonly,
+        secret=spec.csi.controller_publish_secret_ref,
+        attributes=spec.csi.volume_attributes,
+        noted=driver.finalizer in attachment.metadata.finalizers
+        and attachment.metadata.annotations.get(NODE_ID) == node_id,
+    )
+
+
+def _detach(
+    attachment: VolumeAttachment, volume: PersistentVolume | None, node: CSINode | None, driver: Driver
+) -> Step:
+    spec = _spec(attachment, volume)
+    if isinstance(spec, Refuse):
+        return spec
+    assert spec.csi is not None
+    node_id = registered_id(node, driver.name) or attachment.metadata.annotations.get(NODE_ID, "")
+    if not node_id:
+        return Refuse(_unregistered(attachment, node, driver))
+    return Unpublish(spec.csi.volume_handle, node_id, spec.csi.controller_publish_secret_ref)
+
+
+def _spec(attachment: VolumeAttachment, volume: PersistentVolume | None) -> PersistentVolumeSpec | Refuse:
+    """The volume that the attachment is for; it always has a CSI source."""
+    source = attachment.spec.source
+    if source.persistent_volume_name is not None and source.inline_volume_spec is not None:
+        return Refuse("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")
+    if source.persistent_volume_name is not None:
+        if volume is None:
+            return Refuse(f'persistentvolume "{source.persistent_volume_name}" not found')
+        spec = volume.spec
+    elif source.inline_volume_spec is not None:
+        spec = source.inline_volume_spec
+    else:
+        return Refuse("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")
+    return spec if spec.csi is not None else Refuse("the volume has no CSI source")
+
+
+def registered_id(node: CSINode | None, driver: str) -> str:
+    """The driver's own name for the node, as the driver registered it there."""
+    drivers = node.spec.drivers if node is not None else ()
+    return next((d.node_id for d in drivers if d.name == driver), "")
+
+
+def _unregistered(attachment: VolumeAttachment, node: CSINode | None, driver: Driver) -> str:
+    name = attachment.spec.node_name
+    if node is None:
+        return f'csinode.storage.k8s.io "{name}" not found'
+    return f"CSINode {name} does not contain driver {driver.name}"
+
+
+def may_release(volume: PersistentVolume, attachments: Sequence[VolumeAttachment], finalizer: str) -> bool:
+    """The volume is to go and nothing attaches it: our hold on it can end."""
+    return volume.is_deleting and finalizer in volume.metadata.finalizers and not attachments
+
+
+def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[str, frozenset[str]]) -> bool:
+    """The driver's list of published volumes says otherwise than the attachment's status."""
+    node_id = attachment.metadata.annotations.get(NODE_ID)
+    if node_id is None:
+        return False
+    return attachment.status.attached != (node_id in published.get(handle, frozenset()))
+
+
+def is_worth_a_look(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
+    """A change that only records an error is our own, and must not cut the backoff short."""
+    if old is None or new is None or old is new:
+        return True
+    return _facts(old) != _facts(new)
+
+
+def _facts(attachment: VolumeAttachment) -> tuple[object, ...]:
+    meta, status = attachment.metadata, attachment.status
+    return (
+        meta.uid,
+        meta.deletion_timestamp,
+        meta.finalizers,
+        meta.annotations,
+        attachment.spec,
+        status.attached,
+        status.attachment_metadata,
+    )

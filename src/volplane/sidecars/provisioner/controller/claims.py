@@ -1,0 +1,363 @@
+"""Claims become volumes: the order is written down, the driver called, the volume's object saved.
+
+Between the first two lies the one instant at which a disk can leak; the order on the claim, with a
+finalizer that keeps the claim, closes it. The subtle thing: whatever the driver answers, only a success or
+a final error takes the order off again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, assert_never
+
+from msgspec import Struct
+
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
+from volplane.api.errors import AlreadyExists, APIError, Conflict, Forbidden
+from volplane.api.meta import Resource
+from volplane.api.storage import CSINode, StorageClass, VolumeAttributesClass
+from volplane.base import clock, trace
+from volplane.client.client import Client
+from volplane.csi import convert, v1
+from volplane.csi.outcome import CallError, Provisioning, classify_provisioning
+from volplane.loops.controller import Controller, Refused
+from volplane.loops.events import Recorder
+from volplane.loops.queue import Backoff
+from volplane.rules import binding, classes
+from volplane.rules.steps import Say, Wait
+from volplane.sidecars import Driver, secrets
+from volplane.sidecars.provisioner import order as orders
+from volplane.sidecars.provisioner import plan as plans
+from volplane.sidecars.provisioner.order import INTENT, Made, Order
+from volplane.sidecars.provisioner.plan import Create, Fail, Reschedule, Settle, World
+from volplane.sidecars.provisioner.settings import Settings
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "csi-provisioner"
+SAVING = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
+INFEASIBLE = 300.0  # seconds without a call after the driver called the arguments wrong
+UNDO_TRIES = 5
+
+
+class Attempt(Struct, frozen=True):
+    """A call whose outcome is open, as this process knows it."""
+
+    claim: PersistentVolumeClaim
+    order: Order
+
+
+def facts(driver: Driver, settings: Settings) -> plans.Driver:
+    """The driver as the plan sees it."""
+    return plans.Driver(
+        driver.name,
+        plugin=driver.plugin,
+        controller=driver.controller,
+        prefix=settings.volume_name_prefix,
+        uuid_length=settings.volume_name_uuid_length,
+        default_fstype=settings.default_fstype,
+        extra_metadata=settings.extra_create_metadata,
+        publish_readonly=settings.controller_publish_readonly,
+        strict_topology=settings.strict_topology,
+        immediate_topology=settings.immediate_topology,
+    )
+
+
+def _class_of(claim: PersistentVolumeClaim) -> list[str]:
+    return [] if claim.spec.volume_name else [binding.claim_class(claim) or ""]
+
+
+class Claims(Controller[str]):
+    name = "csi-provisioner"
+
+    def __init__(
+        self, client: Client, driver: Driver, settings: Settings, *, events: Recorder, identity: str
+    ) -> None:
+        self.workers = settings.worker_threads
+        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
+        super().__init__(client, events=events)
+        self.driver, self.settings, self.identity = driver, settings, identity
+        self.facts = facts(driver, settings)
+        self._attempts: dict[str, Attempt] = {}  # by the claim's uid
+        self._unsaved: dict[str, PersistentVolume] = {}
+        self._infeasible: dict[str, tuple[str, float]] = {}  # class uid, until when
+        self._placeless: set[str] = set()  # keys that a node or a registration may help
+
+    def setup(self) -> None:
+        self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
+        self.volumes = self.watch(PersistentVolume)
+        self.classes = self.watch(StorageClass, self._class_changed)
+        self.by_class = self.claims.index("unbound class", _class_of)
+        if self.facts.has_topology:
+            self.nodes = self.watch(Node, self._place_changed)
+            self.registrations = self.watch(CSINode, self._place_changed)
+
+    # --- whom a change wakes
+
+    def _claim_changed(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> Iterator[str]:
+        claim = new or old
+        if claim is not None and plans.claim_facts(old) != plans.claim_facts(new):
+            yield claim.key
+
+    def _class_changed(self, old: StorageClass | None, new: StorageClass | None) -> Iterator[str]:
+        if new is not None and old is None and classes.driver(new.provisioner) == self.driver.name:
+            yield from (claim.key for claim in self.by_class[new.name])
+
+    def _place_changed(self, old: Node | CSINode | None, new: Node | CSINode | None) -> Iterable[str]:
+        if not self._placeless or new is None or _places(old) == _places(new):
+            return ()
+        woken, self._placeless = self._placeless, set()
+        return woken
+
+    # --- the work
+
+    async def reconcile(self, key: str) -> None:
+        claim = self.claims.at(key)
+        for attempt in self._left_behind(key, claim):
+            await self._create(attempt.claim, attempt.order)
+        if claim is None:
+            return
+        if claim.uid in self._unsaved:
+            return await self._save(claim, self._unsaved[claim.uid])
+        for step in plans.plan(claim, await self._world(claim), self._order(claim), self.facts):
+            await self._act(claim, step)
+
+    def _left_behind(self, key: str, claim: PersistentVolumeClaim | None) -> list[Attempt]:
+        """Calls that are open for a claim that is gone: without its finalizer, by somebody's force."""
+        uid = claim.uid if claim is not None else ""
+        return [a for a in self._attempts.values() if a.claim.key == key and a.claim.uid != uid]
+
+    def _order(self, claim: PersistentVolumeClaim) -> Order | None:
+        attempt = self._attempts.get(claim.uid)
+        return orders.noted_on(claim, self.driver.name) or (attempt.order if attempt else None)
+
+    async def _world(self, claim: PersistentVolumeClaim) -> World:
+        name = plans.volume_name(claim, self.facts)
+        attributes = None
+        if wanted := claim.spec.volume_attributes_class_name:
+            attributes = await self.client.find(VolumeAttributesClass, wanted)
+        return World(
+            storage_class=self.classes.get(binding.claim_class(claim) or ""),
+            volume=self.volumes.get(name) or self.volumes.get(f"pvc-{claim.uid}"),
+            attributes=attributes,
+            nodes={n.name: n for n in self.nodes.all()} if self.facts.has_topology else {},
+            registrations={r.name: r for r in self.registrations.all()} if self.facts.has_topology else {},
+            infeasible=self._verdict(claim),
+        )
+
+    def _verdict(self, claim: PersistentVolumeClaim) -> tuple[str, float] | None:
+        """The class that the driver found wrong for this claim, and how long we take its word."""
+        storage_class, until = self._infeasible.get(claim.uid, ("", 0.0))
+        if until > clock.now():
+            return storage_class, until - clock.now()
+        self._infeasible.pop(claim.uid, None)
+        return None
+
+    async def _act(self, claim: PersistentVolumeClaim, step: plans.Step) -> None:
+        match step:
+            case Create(order):
+                await self._create(claim, order)
+            case Settle():
+                await self._settle(claim)
+            case Fail(why, quiet, placeless):
+                if placeless:
+                    self._placeless.add(claim.key)
+                if not quiet:
+                    self._say_failed(claim, binding.claim_class(claim) or "", why)
+                raise Refused(why)
+            case Reschedule(node, why):
+                await self._reschedule(claim, node, why)
+            case Say(type, reason, message):
+                self.events.event(claim, type, reason, message)
+            case Wait(seconds, why):
+                self.queue.later(claim.key, seconds, why)
+            case _:
+                assert_never(step)
+
+    async def _create(self, claim: PersistentVolumeClaim, order: Order) -> None:
+        self.events.normal(
+            claim, "Provisioning", f'External provisioner is provisioning volume for claim "{claim.key}"'
+        )
+        try:
+            request = await self._request(order)
+        except (Refused, convert.UnsupportedModes) as error:  # nothing was called: what was open stays open
+            self._say_failed(claim, order.storage_class, str(error))
+            raise Refused(str(error)) from error
+        if orders.noted_on(claim, self.driver.name) is None and claim.uid not in self._attempts:
+            await self._note(claim, order)
+        self._attempts[claim.uid] = Attempt(claim, order)
+        try:
+            reply = await self.driver.call(
+                "CreateVolume", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
+            )
+            made = await self._checked(order, reply)
+        except (CallError, Unfit) as error:
+            return await self._judge(claim, order, error)
+        log.info("successfully created PV for PVC", extra={"PVC": claim.key, "volumeHandle": made.handle})
+        await self._save(claim, orders.volume(claim, order, made, self.identity))
+
+    async def _request(self, order: Order) -> v1.CreateVolumeRequest:
+        multi_writer = "SINGLE_NODE_MULTI_WRITER" in self.driver.controller
+        capabilities = [
+            convert.capability(
+                convert.access_mode(mode, multi_writer=multi_writer),
+                block=order.block,
+                fs_type=order.fs_type,
+                mount_flags=order.mount_options,
+            )
+            for mode in order.modes
+        ]
+        request = v1.CreateVolumeRequest(
+            name=order.name,
+            capacity_range=v1.CapacityRange(required_bytes=order.size),
+            volume_capabilities=capabilities,
+            parameters=order.parameters,
+            secrets=await secrets(self.client, order.secrets.provisioner),
+            mutable_parameters=order.mutable_parameters,
+        )
+        if order.topology is not None:
+            request.accessibility_requirements.CopyFrom(
+                v1.TopologyRequirement(
+                    requisite=[convert.topology(dict(t)) for t in order.topology.requisite],
+                    preferred=[convert.topology(dict(t)) for t in order.topology.preferred],
+                )
+            )
+        return request
+
+    async def _note(self, claim: PersistentVolumeClaim, order: Order) -> None:
+        """Intent before effect. A claim that is being deleted takes no finalizer, and then gets no volume."""
+        patch = {"metadata": {"finalizers": [INTENT], "annotations": {INTENT: orders.written(order)}}}
+        try:
+            with trace.span(COMPONENT, "write order", f"pvc/{claim.key}"):
+                await self._patch_claim(claim, patch)
+        except (
+            Forbidden
+        ) as error:  # a cluster whose rules for provisioners know no patch: as safe as upstream
+            log.warning("the order for %s cannot be written down: %s", claim.key, error)
+
+    async def _checked(self, order: Order, reply: v1.CreateVolumeResponse) -> Made:
+        volume = reply.volume
+        if volume.capacity_bytes and volume.capacity_bytes < order.size:
+            await self._undo(order, volume.volume_id)
+            raise Unfit(
+                f"created volume capacity {volume.capacity_bytes} less than requested capacity {order.size}"
+            )
+        topologies = tuple(dict(t.segments) for t in volume.accessible_topology)
+        return Made(volume.volume_id, volume.capacity_bytes, dict(volume.volume_context), topologies)
+
+    async def _undo(self, order: Order, handle: str) -> None:
+        """Get rid of a volume that is not what was ordered."""
+        request = v1.DeleteVolumeRequest(
+            volume_id=handle, secrets=await secrets(self.client, order.secrets.provisioner)
+        )
+        for _ in range(UNDO_TRIES):
+            try:
+                await self.driver.call("DeleteVolume", request, timeout=self.settings.timeout)
+            except CallError as error:
+                log.warning("failed to clean up volume %s: %s", handle, error)
+            else:
+                return
+
+    async def _judge(self, claim: PersistentVolumeClaim, order: Order, error: Exception) -> None:
+        """What a failed call means for the claim."""
+        kind = classify_provisioning(error)
+        if kind is Provisioning.BACKGROUND:
+            self._say_failed(claim, order.storage_class, str(error))
+            raise Refused(str(error)) from error
+        del self._attempts[claim.uid]
+        if kind is Provisioning.EXHAUSTED and order.topological and order.node:
+            return await self._reschedule(claim, order.node, str(error))
+        if kind is Provisioning.INFEASIBLE:
+            delayed = "Volume provisioning failed with infeasible error. Retries will be delayed."
+            self.events.warning(claim, "ProvisioningFailed", f"{delayed} {error}")
+            self._infeasible[claim.uid] = (order.class_uid, clock.now() + INFEASIBLE)
+        else:
+            self._say_failed(claim, order.storage_class, str(error))
+        await self._settle(claim)
+        if not self._is_wanted(claim):
+            self._infeasible.pop(claim.uid, None)
+        elif kind is Provisioning.INFEASIBLE:
+            self.queue.later(claim.key, INFEASIBLE, str(error))
+        else:
+            raise Refused(str(error)) from error
+
+    def _is_wanted(self, claim: PersistentVolumeClaim) -> bool:
+        current = self.claims.at(claim.key)
+        return current is not None and current.uid == claim.uid and not current.is_deleting
+
+    async def _reschedule(self, claim: PersistentVolumeClaim, node: str, why: str) -> None:
+        """Hand the node back to the scheduler, unless it has chosen another one by now."""
+        self._say_failed(claim, binding.claim_class(claim) or "", why)
+        fresh = await self.client.find(PersistentVolumeClaim, claim.name, claim.namespace)
+        if fresh is None or fresh.uid != claim.uid:
+            return
+        if fresh.metadata.annotations.get(binding.SELECTED_NODE) != node:
+            await self._settle(claim)
+            return self.queue.add(claim.key)
+        log.info("asking for another node", extra={"PVC": claim.key, "node": node, "err": why})
+        patch = {
+            "metadata": {
+                "$deleteFromPrimitiveList/finalizers": [INTENT],
+                "annotations": {INTENT: None, binding.SELECTED_NODE: None},
+            }
+        }
+        try:
+            await self._patch_claim(claim, patch, revision=fresh.metadata.resource_version)
+        except APIError as error:
+            raise Refused(f"{why}; and the node cannot be given back: {error}") from error
+
+    async def _save(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
+        """The volume exists, so its object has to: never give up, never delete the volume for it."""
+        try:
+            with trace.span(COMPONENT, "save volume", f"pvc/{claim.key}", volume=volume.name):
+                await self.client.create(volume)
+        except AlreadyExists:
+            log.debug("volume %s was saved before", volume.name)
+        except APIError as error:
+            self._unsaved[claim.uid] = volume
+            raise Refused(f"volume {volume.name} cannot be saved: {error}", backoff=SAVING) from error
+        self._unsaved.pop(claim.uid, None)
+        self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
+        self._attempts.pop(claim.uid, None)
+        await self._settle(claim)
+
+    async def _settle(self, claim: PersistentVolumeClaim) -> None:
+        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [INTENT], "annotations": {INTENT: None}}}
+        with trace.span(COMPONENT, "settle order", f"pvc/{claim.key}"):
+            await self._patch_claim(claim, patch)
+
+    async def _patch_claim(self, claim: PersistentVolumeClaim, patch: Any, revision: str = "") -> None:
+        try:
+            await self.client.patch(
+                PersistentVolumeClaim,
+                claim.name,
+                claim.namespace,
+                strategic=patch,
+                uid=claim.uid,
+                revision=revision,
+                missing_ok=True,
+            )
+        except Conflict:
+            if revision:
+                raise
+            log.debug("claim %s was replaced by a namesake", claim.key)
+
+    def _say_failed(self, claim: PersistentVolumeClaim, storage_class: str, why: str) -> None:
+        text = f'failed to provision volume with StorageClass "{storage_class}": {why}'
+        self.events.warning(claim, "ProvisioningFailed", text)
+
+
+class Unfit(Exception):
+    """The driver made something else than was ordered."""
+
+
+def _places(obj: Resource | None) -> object:
+    match obj:
+        case Node():
+            return obj.metadata.labels
+        case CSINode():
+            return obj.spec
+    return None

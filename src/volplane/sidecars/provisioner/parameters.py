@@ -1,0 +1,140 @@
+"""What a class's parameters mean to Kubernetes before the driver sees the rest: file system and secrets.
+
+Keys under `csi.storage.k8s.io/` are ours, taken out, and unknown ones refused. Their old spellings without
+the prefix are still read, but go to the driver as well, as they always did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from volplane.api import names
+from volplane.api.core import PersistentVolumeClaim, SecretReference
+
+PREFIX = "csi.storage.k8s.io/"
+FS_TYPE = PREFIX + "fstype"
+
+
+class BadParameters(ValueError):
+    """The class asks for something that can never work."""
+
+
+class BadTemplate(ValueError):
+    """A secret's name cannot be worked out for this claim, as it is now."""
+
+
+class SecretKeys(Struct, frozen=True):
+    """Under which parameters a secret is named."""
+
+    kind: str
+    old: str = ""  # spelling without prefix, before Name and Namespace
+
+    @property
+    def name(self) -> str:
+        return f"{PREFIX}{self.kind}secret-name"
+
+    @property
+    def namespace(self) -> str:
+        return f"{PREFIX}{self.kind}secret-namespace"
+
+    def spellings(self, part: str) -> list[str]:
+        return [f"{PREFIX}{self.kind}secret-{part.lower()}", *([f"{self.old}{part}"] if self.old else [])]
+
+
+PROVISIONER = SecretKeys("provisioner-", "csiProvisionerSecret")
+CONTROLLER_PUBLISH = SecretKeys("controller-publish-", "csiControllerPublishSecret")
+NODE_STAGE = SecretKeys("node-stage-", "csiNodeStageSecret")
+NODE_PUBLISH = SecretKeys("node-publish-", "csiNodePublishSecret")
+CONTROLLER_EXPAND = SecretKeys("controller-expand-")
+NODE_EXPAND = SecretKeys("node-expand-")
+CONTROLLER_MODIFY = SecretKeys("controller-modify-")
+ANY = SecretKeys("")  # for every operation that names none of its own
+
+_SECRETS = (
+    PROVISIONER,
+    CONTROLLER_PUBLISH,
+    NODE_STAGE,
+    NODE_PUBLISH,
+    CONTROLLER_EXPAND,
+    NODE_EXPAND,
+    CONTROLLER_MODIFY,
+    ANY,
+)
+_KNOWN = {FS_TYPE} | {key for s in _SECRETS for key in (s.name, s.namespace)}
+
+
+def fs_type(parameters: Mapping[str, str], default: str = "") -> str:
+    found = [value for key, value in parameters.items() if key == FS_TYPE or key.lower() == "fstype"]
+    if len(found) > 1:
+        raise BadParameters(f'fstype specified in parameters with both "fstype" and "{FS_TYPE}" keys')
+    return (found[0] if found else "") or default
+
+
+def for_driver(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The parameters without those that were meant for us."""
+    for key in parameters:
+        if key.startswith(PREFIX) and key not in _KNOWN:
+            raise BadParameters(f'found unknown parameter key "{key}" with reserved namespace {PREFIX}')
+    return {key: value for key, value in parameters.items() if key not in _KNOWN}
+
+
+def secret(
+    keys: SecretKeys, parameters: Mapping[str, str], volume: str, claim: PersistentVolumeClaim | None
+) -> SecretReference | None:
+    """The secret that an operation on this volume uses, None if the class names none."""
+    templates = _templates(keys, parameters) or _templates(ANY, parameters)
+    if templates is None:
+        return None
+    name_template, namespace_template = templates
+    tokens = {"pv.name": volume}
+    if claim is not None:
+        tokens["pvc.namespace"] = claim.namespace
+    namespace = _resolve(namespace_template, tokens)
+    if not names.is_label(namespace):
+        raise BadTemplate(
+            f'"{namespace_template}" resolved to "{namespace}" which is not a valid namespace name'
+        )
+    if claim is not None:
+        tokens["pvc.name"] = claim.name
+        tokens |= {f"pvc.annotations['{k}']": v for k, v in claim.metadata.annotations.items()}
+    name = _resolve(name_template, tokens)
+    if not names.is_subdomain(name):
+        raise BadTemplate(f'"{name_template}" resolved to "{name}" which is not a valid secret name')
+    return SecretReference(name=name, namespace=namespace)
+
+
+def _templates(keys: SecretKeys, parameters: Mapping[str, str]) -> tuple[str, str] | None:
+    name, namespace = (_one(keys.spellings(part), parameters) for part in ("Name", "Namespace"))
+    if name is None and namespace is None:
+        return None
+    if not name or not namespace:
+        raise BadParameters(f"{keys.name} and {keys.namespace} must both be set, and not be empty")
+    return name, namespace
+
+
+def _one(spellings: list[str], parameters: Mapping[str, str]) -> str | None:
+    given = [key for key in spellings if key in parameters]
+    if len(given) > 1:
+        raise BadParameters(f"{' and '.join(given)} mean the same, set only one of them")
+    return parameters[given[0]] if given else None
+
+
+_TOKEN = re.compile(r"\$(?:\{([^}]*)\}|(\w+))")
+
+
+def _resolve(template: str, tokens: Mapping[str, str]) -> str:
+    unknown: list[str] = []
+
+    def value(match: re.Match[str]) -> str:
+        token = match[1] if match[1] is not None else match[2]
+        if token not in tokens:
+            unknown.append(token)
+        return tokens.get(token, "")
+
+    resolved = _TOKEN.sub(value, template)
+    if unknown:
+        raise BadTemplate(f'invalid tokens in "{template}": {", ".join(unknown)}')
+    return resolved

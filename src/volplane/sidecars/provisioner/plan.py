@@ -1,0 +1,346 @@
+"""Which claims get a volume of this driver, with which order; and which volumes are to be deleted.
+
+The subtle thing: an order that is under way comes before everything else. Whatever became of the claim
+meanwhile, the call is repeated until its outcome is known; only then may the claim go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, SecretReference
+from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass
+from volplane.rules import binding, classes, sizes
+from volplane.rules.steps import Say, Wait, normal
+from volplane.sidecars.provisioner import parameters as keys
+from volplane.sidecars.provisioner.order import DELETION_SECRET, INTENT, Order, Secrets, is_noted
+from volplane.sidecars.provisioner.parameters import BadParameters, BadTemplate
+from volplane.sidecars.provisioner.topology import NodeUnfit, NotPlaceable, Requirement, requirement
+
+SNAPSHOTS = "snapshot.storage.k8s.io"
+
+
+class Driver(Struct, frozen=True):
+    """What the plan must know of the driver, and of how we were told to use it."""
+
+    name: str
+    plugin: frozenset[str] = frozenset({"CONTROLLER_SERVICE"})
+    controller: frozenset[str] = frozenset({"CREATE_DELETE_VOLUME"})
+    prefix: str = "pvc"
+    uuid_length: int = -1
+    default_fstype: str = ""
+    extra_metadata: bool = False
+    publish_readonly: bool = False
+    strict_topology: bool = False
+    immediate_topology: bool = True
+
+    @property
+    def has_topology(self) -> bool:
+        return "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.plugin
+
+    @property
+    def attaches(self) -> bool:
+        return "PUBLISH_UNPUBLISH_VOLUME" in self.controller
+
+
+class World(Struct, frozen=True):
+    """What surrounds a claim, as the caches show it."""
+
+    storage_class: StorageClass | None = None
+    volume: PersistentVolume | None = None  # the one made for the claim
+    attributes: VolumeAttributesClass | None = None
+    nodes: Mapping[str, Node] = {}
+    registrations: Mapping[str, CSINode] = {}
+    infeasible: tuple[str, float] | None = (
+        None  # the class (uid) that cannot do it; seconds until the next try
+    )
+
+
+class Create(Struct, frozen=True):
+    order: Order
+
+
+class Settle(Struct, frozen=True):
+    """The outcome is known: the order comes off the claim."""
+
+
+class Fail(Struct, frozen=True):
+    """Not now, or never; told as an event unless `quiet`, and tried again with backoff."""
+
+    why: str
+    quiet: bool = False
+    placeless: bool = False  # nodes or registrations may cure it
+
+
+class Reschedule(Struct, frozen=True):
+    """The scheduler should choose another node."""
+
+    node: str
+    why: str
+
+
+Step = Create | Settle | Fail | Reschedule | Say | Wait
+
+
+def volume_name(claim: PersistentVolumeClaim, driver: Driver) -> str:
+    uid = claim.uid
+    if driver.uuid_length >= 0:
+        uid = uid.replace("-", "")[: driver.uuid_length]
+    return f"{driver.prefix}-{uid}"
+
+
+def plan(claim: PersistentVolumeClaim, world: World, order: Order | None, driver: Driver) -> Iterator[Step]:
+    if world.volume is not None:
+        if is_noted(claim) and order is not None:
+            yield Settle()
+    elif order is not None:
+        yield Create(order)  # it may be half done: nothing else matters until we know
+    elif wants_volume(claim, driver.name):
+        yield from _start(claim, world, driver)
+
+
+def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
+    """The claim has no volume, and this driver was asked for one."""
+    notes = claim.metadata.annotations
+    if driver not in (binding.provisioner_asked(notes), notes.get(binding.MIGRATED_TO)):
+        return False
+    if claim.is_deleting:
+        # No order can be written down any more. With our finalizer and no legible order somebody has edited
+        # it; then ordering anew is the only way to learn whether there is a disk.
+        return INTENT in claim.metadata.finalizers
+    return not claim.spec.volume_name
+
+
+def _start(claim: PersistentVolumeClaim, world: World, driver: Driver) -> Iterator[Step]:
+    name = binding.claim_class(claim)
+    storage_class = world.storage_class
+    if storage_class is None:
+        yield Fail(f'storageclass.storage.k8s.io "{name or ""}" not found', quiet=True)
+        return
+    if classes.driver(storage_class.provisioner) != driver.name:
+        return
+    if classes.is_delayed(storage_class) and not claim.metadata.annotations.get(binding.SELECTED_NODE):
+        return
+    if world.infeasible is not None and world.infeasible[0] == storage_class.uid:
+        yield Wait(world.infeasible[1], "the driver says that this class can never make the volume")
+        return
+    if _is_populated(claim):
+        yield normal("Provisioning", "Assuming an external populator will provision the volume")
+        return
+    try:
+        yield Create(order_for(claim, storage_class, world, driver))
+    except NodeUnfit as error:
+        node = claim.metadata.annotations.get(binding.SELECTED_NODE, "")
+        yield Reschedule(node, f"error generating accessibility requirements: {error}")
+    except NotPlaceable as error:
+        yield Fail(f"error generating accessibility requirements: {error}", placeless=True)
+    except (BadParameters, BadTemplate, Unsupported) as error:
+        yield Fail(str(error))
+
+
+def _is_populated(claim: PersistentVolumeClaim) -> bool:
+    """Its data comes from something that only a populator understands."""
+    source = claim.spec.data_source or claim.spec.data_source_ref
+    if source is None:
+        return False
+    return (source.api_group or "", source.kind) not in (
+        ("", "PersistentVolumeClaim"),
+        (SNAPSHOTS, "VolumeSnapshot"),
+    )
+
+
+class Unsupported(ValueError):
+    """The claim asks for what the driver does not offer."""
+
+
+def order_for(
+    claim: PersistentVolumeClaim, storage_class: StorageClass, world: World, driver: Driver
+) -> Order:
+    _check(claim, driver)
+    name = volume_name(claim, driver)
+    given = storage_class.parameters
+    parameters = keys.for_driver(given)
+    if driver.extra_metadata:
+        parameters[keys.PREFIX + "pvc/name"] = claim.name
+        parameters[keys.PREFIX + "pvc/namespace"] = claim.namespace
+        parameters[keys.PREFIX + "pv/name"] = name
+    return Order(
+        driver=driver.name,
+        name=name,
+        size=sizes.requested(claim),
+        modes=claim.spec.access_modes,
+        block=claim.spec.volume_mode == "Block",
+        fs_type=keys.fs_type(given, driver.default_fstype),
+        mount_options=storage_class.mount_options,
+        parameters=parameters,
+        mutable_parameters=_attributes(claim, world, driver),
+        topological=driver.has_topology,
+        topology=_topology(claim, storage_class, world, driver),
+        node=claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
+        secrets=_secrets(claim, given, name),
+        storage_class=binding.claim_class(claim) or "",
+        class_uid=storage_class.uid,
+        provisioner=storage_class.provisioner,
+        reclaim_policy=storage_class.reclaim_policy or "Delete",
+        read_only=driver.publish_readonly and claim.spec.access_modes == ("ReadOnlyMany",),
+    )
+
+
+def _check(claim: PersistentVolumeClaim, driver: Driver) -> None:
+    if claim.spec.selector is not None:
+        raise Unsupported("claim Selector is not supported")
+    if "CONTROLLER_SERVICE" not in driver.plugin:
+        raise Unsupported(
+            "CSI driver does not support dynamic provisioning: plugin CONTROLLER_SERVICE is missing"
+        )
+    if "CREATE_DELETE_VOLUME" not in driver.controller:
+        raise Unsupported(
+            "CSI driver does not support dynamic provisioning: controller CREATE_DELETE_VOLUME is missing"
+        )
+    if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
+        raise Unsupported("volumes from a data source are not supported yet")
+
+
+def _attributes(claim: PersistentVolumeClaim, world: World, driver: Driver) -> Mapping[str, str]:
+    name = claim.spec.volume_attributes_class_name
+    if not name:
+        return {}
+    if "MODIFY_VOLUME" not in driver.controller:
+        raise Unsupported(
+            "CSI driver does not support VolumeAttributesClass: controller MODIFY_VOLUME is missing"
+        )
+    found = world.attributes
+    if found is None:
+        raise Unsupported(f'volumeattributesclass.storage.k8s.io "{name}" not found')
+    if found.driver_name != driver.name:
+        raise Unsupported(
+            f'VolumeAttributesClass "{name}" is for driver {found.driver_name}, not {driver.name}'
+        )
+    return found.parameters
+
+
+def _topology(
+    claim: PersistentVolumeClaim, storage_class: StorageClass, world: World, driver: Driver
+) -> Requirement | None:
+    if not driver.has_topology:
+        return None
+    return requirement(
+        claim.name,
+        storage_class,
+        claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
+        world.nodes,
+        world.registrations,
+        driver.name,
+        strict=driver.strict_topology,
+        immediate=driver.immediate_topology,
+    )
+
+
+def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume: str) -> Secrets:
+    def secret(which: keys.SecretKeys) -> SecretReference | None:
+        return keys.secret(which, parameters, volume, claim)
+
+    return Secrets(
+        secret(keys.PROVISIONER),
+        secret(keys.CONTROLLER_PUBLISH),
+        secret(keys.NODE_STAGE),
+        secret(keys.NODE_PUBLISH),
+        secret(keys.CONTROLLER_EXPAND),
+        secret(keys.NODE_EXPAND),
+        secret(keys.CONTROLLER_MODIFY),
+    )
+
+
+# --- the other end of a volume's life
+
+
+class Hold(Struct, frozen=True):
+    """Our finalizer: the object stays until the disk behind it is gone."""
+
+
+class Release(Struct, frozen=True):
+    """Without our finalizer: the disk is to stay."""
+
+
+class Delete(Struct, frozen=True):
+    handle: str
+    secret: SecretReference | None = None
+    secret_known: bool = True  # False: only the class can tell
+
+
+class Refuse(Struct, frozen=True):
+    why: str
+
+
+def reclaim(
+    volume: PersistentVolume, attachments: Sequence[VolumeAttachment], driver: Driver
+) -> Iterator[Hold | Release | Delete | Refuse]:
+    if not is_responsible(volume, driver.name):
+        return
+    held = binding.EXTERNAL_FINALIZER in volume.metadata.finalizers
+    if volume.spec.persistent_volume_reclaim_policy != "Delete":
+        if held:
+            yield Release()
+        return
+    if volume.status.phase == "Bound" and not held and not volume.is_deleting:
+        yield Hold()
+    if volume.status.phase != "Released" or (volume.is_deleting and not held):
+        return
+    if driver.attaches and attachments:
+        node = attachments[0].spec.node_name
+        yield Refuse(f"persistentvolume {volume.name} is still attached to node {node}")
+    elif volume.spec.csi is None:
+        yield Refuse("invalid CSI PV")
+    else:
+        yield Delete(volume.spec.csi.volume_handle, *_deletion_secret(volume))
+
+
+def _deletion_secret(volume: PersistentVolume) -> tuple[SecretReference | None, bool]:
+    notes = volume.metadata.annotations
+    name, namespace = (notes.get(DELETION_SECRET + part) for part in ("name", "namespace"))
+    if name is None or namespace is None:
+        return None, False
+    return (SecretReference(name=name, namespace=namespace) if name and namespace else None), True
+
+
+def is_responsible(volume: PersistentVolume, driver: str) -> bool:
+    notes = volume.metadata.annotations
+    maker = notes.get(binding.PROVISIONED_BY)
+    if maker is not None:
+        return driver in (classes.driver(maker), notes.get(binding.MIGRATED_TO))
+    return volume.spec.csi is not None and volume.spec.csi.driver == driver
+
+
+# --- which changes matter
+
+
+def claim_facts(claim: PersistentVolumeClaim | None) -> tuple[object, ...]:
+    """What a decision about a claim rests on. Our own notes are not in it: they must not cut a backoff
+    short.
+    """
+    if claim is None:
+        return ()
+    notes = claim.metadata.annotations
+    return (
+        claim.uid,
+        claim.spec,
+        claim.is_deleting,
+        binding.claim_class(claim),
+        binding.provisioner_asked(notes),
+        notes.get(binding.MIGRATED_TO),
+        notes.get(binding.SELECTED_NODE),
+    )
+
+
+def volume_facts(volume: PersistentVolume | None) -> tuple[object, ...]:
+    if volume is None:
+        return ()
+    return (
+        volume.uid,
+        volume.status.phase,
+        volume.spec.persistent_volume_reclaim_policy,
+        volume.is_deleting,
+        binding.EXTERNAL_FINALIZER in volume.metadata.finalizers,
+    )

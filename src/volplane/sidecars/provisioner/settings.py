@@ -1,0 +1,48 @@
+"""The provisioner's flags, under upstream's names and with its defaults; client-side request limits are
+off.
+"""
+
+from collections.abc import Mapping
+
+from volplane.sidecars import Election
+
+
+class Settings(Election, frozen=True, kw_only=True):
+    csi_address: str = "/run/csi/socket"
+    timeout: float = 10.0
+    worker_threads: int = 100
+    retry_interval_start: float = 1.0
+    retry_interval_max: float = 300.0
+    volume_name_prefix: str = "pvc"
+    volume_name_uuid_length: int = -1
+    strict_topology: bool = False
+    immediate_topology: bool = True
+    extra_create_metadata: bool = False
+    default_fstype: str = ""
+    controller_publish_readonly: bool = False
+    prevent_volume_mode_conversion: bool = True
+    cloning_protection_threads: int = 1
+    snapshot_orphan_sweep_interval: float = 300.0
+    enable_capacity: bool = False
+    capacity_threads: int = 1
+    capacity_poll_interval: float = 60.0
+    capacity_for_immediate_binding: bool = False
+    capacity_ownerref_level: int = 1
+    node_deployment: bool = False
+    node_deployment_immediate_binding: bool = True
+    node_deployment_base_delay: float = 20.0
+    node_deployment_max_delay: float = 60.0
+    kube_api_qps: float = 0.0
+    kube_api_burst: int = 0
+    http_endpoint: str = ""
+    metrics_address: str = ""
+    metrics_path: str = "/metrics"
+    feature_gates: Mapping[str, bool] = {}
+
+    def __post_init__(self) -> None:
+        if self.worker_threads < 1:
+            raise ValueError("option -worker-threads must be greater than zero")
+        if self.http_endpoint and self.metrics_address:
+            raise ValueError("only one of `--metrics-address` and `--http-endpoint` can be set.")
+        if not self.volume_name_prefix:
+            raise ValueError("volume name prefix cannot be empty")

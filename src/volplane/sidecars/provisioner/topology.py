@@ -1,0 +1,146 @@
+"""Where a volume may be made, and where it had best be made.
+
+A term is a node's segments, as sorted pairs. Terms are sorted, made unique, and rotated: to the selected
+node's own where a pod waits, otherwise by the claim's name, so that the volumes of a StatefulSet go round
+the zones. The subtle thing: claims of one StatefulSet member hash alike, whatever the claim template is
+called.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from volplane.api.core import Node, TopologySelectorTerm
+from volplane.api.storage import CSINode, StorageClass
+
+Term = tuple[tuple[str, str], ...]
+
+
+class NotPlaceable(ValueError):
+    """Nothing to choose from now; nodes and registrations may come."""
+
+
+class NodeUnfit(ValueError):
+    """The selected node cannot be it; the scheduler should choose again."""
+
+
+class Requirement(Struct, frozen=True):
+    requisite: tuple[Term, ...]
+    preferred: tuple[Term, ...]
+
+
+def requirement(
+    claim: str,
+    storage_class: StorageClass,
+    selected: str,
+    nodes: Mapping[str, Node],
+    registrations: Mapping[str, CSINode],
+    driver: str,
+    *,
+    strict: bool = False,
+    immediate: bool = True,
+) -> Requirement | None:
+    """None: the driver may choose freely. `claim` is its name, `selected` the node's or ""."""
+    own: Term | None = None
+    keys: Sequence[str] = ()
+    if selected:
+        keys = _selected_keys(selected, registrations, driver)
+        own = _term(nodes.get(selected), keys)
+        if own is None:
+            raise NotPlaceable(f'node "{selected}" lacks labels for the topology keys {", ".join(keys)}')
+    allowed = flatten(storage_class.allowed_topologies)
+    if own is not None and strict:
+        if allowed and not any(set(term) <= set(own) for term in allowed):
+            raise NotPlaceable(
+                f'selected node "{selected}" topology {_spell(own)} is not in allowed topologies'
+            )
+        return Requirement((own,), (own,))
+    if allowed:
+        terms = allowed
+    elif own is None and not immediate:
+        return None
+    else:
+        terms = _everywhere(keys or _any_keys(registrations, driver), nodes)
+    return Requirement(terms, _preferred(terms, own, selected, claim))
+
+
+def flatten(topologies: Iterable[TopologySelectorTerm]) -> tuple[Term, ...]:
+    """OR of ANDs: every combination that the class allows."""
+    terms: set[Term] = set()
+    for topology in topologies:
+        choices = [[(r.key, v) for v in r.values] for r in topology.match_label_expressions]
+        if choices:
+            terms.update(tuple(sorted(combination)) for combination in itertools.product(*choices))
+    return tuple(sorted(terms))
+
+
+def keys_of(registration: CSINode | None, driver: str) -> tuple[str, ...]:
+    drivers = registration.spec.drivers if registration is not None else ()
+    return next((d.topology_keys for d in drivers if d.name == driver), ())
+
+
+def _selected_keys(selected: str, registrations: Mapping[str, CSINode], driver: str) -> Sequence[str]:
+    registration = registrations.get(selected)
+    if registration is None:
+        raise NodeUnfit(f'error getting CSINode for selected node "{selected}": not found')
+    keys = keys_of(registration, driver)
+    if not keys:
+        raise NotPlaceable(f'no topology key found on CSINode "{selected}"')
+    return keys
+
+
+def _any_keys(registrations: Mapping[str, CSINode], driver: str) -> Sequence[str]:
+    """One node's word is enough: the driver runs in one version, or is about to."""
+    for name in sorted(registrations):
+        if keys := keys_of(registrations[name], driver):
+            return keys
+    raise NotPlaceable("no topology key found on any node: the driver is registered nowhere yet")
+
+
+def _everywhere(keys: Sequence[str], nodes: Mapping[str, Node]) -> tuple[Term, ...]:
+    found = {term for node in nodes.values() if (term := _term(node, keys)) is not None}
+    if not found:
+        raise NotPlaceable("no available topology found")
+    return tuple(sorted(found))
+
+
+def _term(node: Node | None, keys: Sequence[str]) -> Term | None:
+    labels = node.metadata.labels if node is not None else {}
+    if any(key not in labels for key in keys):
+        return None
+    return tuple(sorted((key, labels[key]) for key in keys))
+
+
+def _preferred(terms: tuple[Term, ...], own: Term | None, selected: str, claim: str) -> tuple[Term, ...]:
+    if own is None:
+        return _rotated(terms, spread(claim) % len(terms))
+    for i, term in enumerate(terms):
+        if set(term) <= set(own):
+            return _rotated(terms, i)
+    raise NotPlaceable(f'topology {_spell(own)} from selected node "{selected}" is not in requisite')
+
+
+def _rotated(terms: tuple[Term, ...], by: int) -> tuple[Term, ...]:
+    return terms[by:] + terms[:by]
+
+
+def spread(claim: str) -> int:
+    """A number that goes round with the ordinal of a StatefulSet's claim `<template>-<set>-<ordinal>`."""
+    head, _, tail = claim.rpartition("-")
+    if head and tail.isascii() and tail.isdigit() and int(tail) < 2**32:
+        return (_fnv1(head.rpartition("-")[2]) + int(tail)) % 2**32
+    return _fnv1(claim)
+
+
+def _fnv1(text: str) -> int:
+    value = 0x811C9DC5
+    for byte in text.encode():
+        value = (value * 0x01000193) % 2**32 ^ byte
+    return value
+
+
+def _spell(term: Term) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in term) + "}"

@@ -1,0 +1,101 @@
+"""Being told by the kernel that a directory or a file has changed, instead of looking again and again.
+
+A thin layer over inotify(7): watches are added by path, events come in batches. The subtle thing is overflow:
+the kernel may drop events, and says so by one without a watch; the consumer must then look for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import struct
+
+from msgspec import Struct
+
+MODIFY = 0x2
+ATTRIB = 0x4
+CLOSE_WRITE = 0x8
+MOVED_FROM = 0x40
+MOVED_TO = 0x80
+CREATE = 0x100
+DELETE = 0x200
+DELETE_SELF = 0x400
+OVERFLOW = 0x4000
+ONLY_DIRECTORY = 0x1000000
+IS_DIRECTORY = 0x40000000
+
+ENTRIES = CREATE | DELETE | MOVED_FROM | MOVED_TO
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_HEAD = struct.Struct("iIII")
+
+
+class Notice(Struct, frozen=True):
+    directory: str  # the watched path; "" after an overflow
+    name: str  # of the entry inside it; "" for the watched path itself
+    mask: int
+
+
+class Inotify:
+    """`async with Inotify() as watch: watch.add(path, CREATE); notices = await watch.read()`"""
+
+    def __init__(self) -> None:
+        self._descriptor = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
+        self._paths: dict[int, str] = {}
+
+    def add(self, path: str, mask: int) -> None:
+        found = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), ctypes.c_uint32(mask))
+        self._paths[_checked(found, path)] = path
+
+    async def read(self) -> list[Notice]:
+        """The next events, at least one."""
+        while True:
+            if notices := self._parsed():
+                return notices
+            await self._readable()
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._descriptor, _settle, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(self._descriptor)
+
+    def _parsed(self) -> list[Notice]:
+        try:
+            data = os.read(self._descriptor, 65536)
+        except BlockingIOError:
+            return []
+        notices, place = [], 0
+        while place < len(data):
+            watch, mask, _, length = _HEAD.unpack_from(data, place)
+            name = data[place + _HEAD.size : place + _HEAD.size + length].rstrip(b"\0")
+            notices.append(Notice(self._paths.get(watch, ""), os.fsdecode(name), mask))
+            place += _HEAD.size + length
+        return notices
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    async def __aenter__(self) -> Inotify:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), what)
+    return result

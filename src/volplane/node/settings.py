@@ -1,0 +1,36 @@
+"""What a node can be told: flags as the kubelet names them, and those that only make sense here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class NodeSettings(Struct, frozen=True, kw_only=True):
+    hostname_override: str = ""  # the node's name; the machine's own if empty
+    root_dir: str = "/var/lib/kubelet"
+    own_paths: bool = True  # root_dir stands for /var/lib/kubelet, so that several nodes share a machine
+    node_ip: str = "127.0.0.1"
+    address: str = "127.0.0.1"  # where the kubelet's API listens
+    port: int = 0
+    tls_cert_file: str = ""
+    tls_private_key_file: str = ""
+    client_ca_file: str = ""
+    # Whose certificate may use the kubelet's API.
+    api_server_names: tuple[str, ...] = ("kube-apiserver-kubelet-client", "kube-apiserver")
+    node_labels: Mapping[str, str] = {}
+    zone: str = ""
+    region: str = ""
+    instance_id: str = ""
+    instance_type: str = ""
+    provider_id: str = ""
+    max_pods: int = 110
+    capacity: Mapping[str, str] = {}  # what differs from the machine's own
+    enable_controller_attach_detach: bool = True
+    node_status_update_frequency: float = 10.0  # the Lease's heartbeat
+    node_lease_duration: float = 40.0
+    sync_frequency: float = 60.0  # how often volumes that want it are published again
+    cluster_host: str = ""  # KUBERNETES_SERVICE_HOST of the containers
+    cluster_port: int = 0
+    shutdown_grace_period: float = 30.0  # for all pods together when the node stops

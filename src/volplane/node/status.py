@@ -1,0 +1,277 @@
+"""The Node object: what it says of the machine, its heartbeat, and the volumes it holds.
+
+`volumesInUse` is one half of the hand-shake with the attach/detach controller, so it is written the moment it
+changes, by one writer, newest state only: while a patch is on its way, further changes gather into the next
+one. What the API server has acknowledged is `reported`, and nothing is staged before its name is in there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from volplane.api import kinds
+from volplane.api.codec import builtins
+from volplane.api.coordination import Lease, LeaseSpec
+from volplane.api.core import (
+    DaemonEndpoint,
+    Node,
+    NodeAddress,
+    NodeCondition,
+    NodeDaemonEndpoints,
+    NodeSpec,
+    NodeStatus,
+    NodeSystemInfo,
+)
+from volplane.api.errors import APIError, NotFound
+from volplane.api.meta import ObjectMeta, OwnerReference
+from volplane.base import clock
+from volplane.client.client import Client
+from volplane.node import machine
+from volplane.node.settings import NodeSettings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MANAGED = "volumes.kubernetes.io/controller-managed-attach-detach"
+LEASES = "kube-node-lease"
+RESEND = 300.0  # seconds after which an unchanged status is written anyway
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # between attempts to reach the API server
+CALL = 10.0
+
+_HEALTHY = (
+    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+)
+
+
+class NodeObject:
+    """Our Node in the API: registered, kept up to date, and read by the volume manager."""
+
+    def __init__(self, client: Client, settings: NodeSettings, name: str) -> None:
+        self.client, self.settings, self.name = client, settings, name
+        self.cache = client.cache(Node, fields=f"metadata.name={name}")
+        self.port = 0
+        self.uid = ""
+        self.reported: frozenset[str] = frozenset()
+        self.attached: frozenset[str] = frozenset()
+        self.info = NodeSystemInfo()
+        self.capacity: Mapping[str, str] = {}
+        self.not_ready = "CSINode is not yet initialized"
+        self.in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
+        self.on_reported: Callable[[frozenset[str]], None] = lambda names: None
+        self.on_attached: Callable[[frozenset[str]], None] = lambda names: None
+        self._changed = asyncio.Event()
+        self._status_changed = asyncio.Event()
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        found = self.cache.get(self.name)
+        return found.metadata.labels if found is not None else self._labels()
+
+    # --- registration
+
+    async def register(self) -> None:
+        """Create the Node, or bring the one that is there up to date."""
+        made = await self._until_reached(self._create)
+        self.uid = made.uid
+        self.reported = frozenset(made.status.volumes_in_use)
+        await self._until_reached(self._write_status)
+
+    async def _create(self) -> Node:
+        spec = NodeSpec(provider_id=self.provider_id)
+        meta = ObjectMeta(name=self.name, labels=self._labels(), annotations=self._annotations())
+        node = Node(metadata=meta, spec=spec, status=self._status(None))
+        made = await self.client.create(node, exists_ok=True)
+        patch = self._differences(made)
+        return await self.client.patch(Node, self.name, strategic=patch) if patch else made
+
+    def _differences(self, node: Node) -> dict[str, object]:
+        """What an existing Node lacks. Labels that others gave it stay."""
+        meta: dict[str, object] = {}
+        if not self._labels().items() <= node.metadata.labels.items():
+            meta["labels"] = self._labels()
+        if not self._annotations().items() <= node.metadata.annotations.items():
+            meta["annotations"] = self._annotations()
+        patch: dict[str, object] = {"metadata": meta} if meta else {}
+        if self.provider_id and not node.spec.provider_id:
+            patch["spec"] = {"providerID": self.provider_id}
+        return patch
+
+    @property
+    def provider_id(self) -> str:
+        settings = self.settings
+        if settings.provider_id or not settings.instance_id:
+            return settings.provider_id
+        return f"aws:///{settings.zone}/{settings.instance_id}"
+
+    def _labels(self) -> dict[str, str]:
+        settings = self.settings
+        known = {
+            "kubernetes.io/hostname": self.name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": machine.architecture(),
+            "topology.kubernetes.io/zone": settings.zone,
+            "topology.kubernetes.io/region": settings.region,
+            "node.kubernetes.io/instance-type": settings.instance_type,
+        }
+        return {k: v for k, v in {**known, **settings.node_labels}.items() if v}
+
+    def _annotations(self) -> dict[str, str]:
+        return {MANAGED: "true"} if self.settings.enable_controller_attach_detach else {}
+
+    # --- status
+
+    def _status(self, old: Node | None) -> NodeStatus:
+        return NodeStatus(
+            capacity=self.capacity,
+            allocatable=self.capacity,
+            conditions=self._conditions(old),
+            addresses=(
+                NodeAddress("InternalIP", self.settings.node_ip),
+                NodeAddress("Hostname", self.name),
+            ),
+            daemon_endpoints=NodeDaemonEndpoints(DaemonEndpoint(self.port)),
+            node_info=self.info,
+        )
+
+    def _conditions(self, old: Node | None) -> tuple[NodeCondition, ...]:
+        if self.not_ready:
+            ready = ("Ready", "False", "KubeletNotReady", self.not_ready)
+        else:
+            ready = ("Ready", "True", "KubeletReady", "kubelet is posting ready status")
+        wanted = [(kind, "False", reason, text) for kind, reason, text in _HEALTHY] + [ready]
+        return tuple(_condition(old, *each, now=clock.stamp()) for each in wanted)
+
+    async def _write_status(self) -> Node:
+        status = self._status(self.cache.get(self.name))
+        patch = builtins(status)
+        return await self.client.patch(Node, self.name, strategic={"status": patch}, subresource="status")
+
+    def set_ready(self, problem: str = "") -> None:
+        """An empty problem makes the node Ready."""
+        if problem != self.not_ready:
+            self.not_ready = problem
+            self._status_changed.set()
+
+    # --- keeping up
+
+    async def run(self) -> None:
+        end = self.cache.subscribe(self._seen)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._report_volumes(), name=f"{self.name}: volumesInUse")
+                tasks.create_task(self._report_status(), name=f"{self.name}: status")
+                tasks.create_task(self._heartbeat(), name=f"{self.name}: lease")
+        finally:
+            end()
+
+    def _seen(self, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            if old is not None:
+                self._status_changed.set()  # somebody deleted the Node: it is made again
+            return
+        attached = frozenset(v.name for v in new.status.volumes_attached)
+        news, self.attached = attached ^ self.attached, attached
+        if news:
+            self.on_attached(news)
+
+    async def is_attached_live(self, unique: str) -> bool:
+        async with asyncio.timeout(CALL):
+            node = await self.client.get(Node, self.name)
+        return any(v.name == unique for v in node.status.volumes_attached)
+
+    def report(self) -> None:
+        self._changed.set()
+
+    async def _report_volumes(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self.in_use is None:  # until the disk has been read, what an earlier life wrote still holds
+                continue
+            wanted = self.in_use()
+            if frozenset(wanted) != self.reported:
+                await self._until_reached(lambda: self._write_volumes(self.in_use))
+
+    async def _write_volumes(self, in_use: Callable[[], list[str]] | None) -> None:
+        assert in_use is not None
+        names = in_use()  # as of now, also on the second attempt
+        patch = {"status": {"volumesInUse": names}}
+        # A volume that leaves is gone from `reported` before the API server may tell the controller: whoever
+        # wants it again must report it again.
+        self.reported &= frozenset(names)
+        await self.client.patch(Node, self.name, strategic=patch, subresource="status")
+        news = frozenset(names) - self.reported
+        self.reported = frozenset(names)
+        self.on_reported(news)
+
+    async def _report_status(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(RESEND):
+                    await self._status_changed.wait()
+            except TimeoutError:
+                pass
+            self._status_changed.clear()
+            try:
+                await self._until_reached(self._write_status)
+            except NotFound:
+                await self.register()
+
+    async def _heartbeat(self) -> None:
+        held: Lease | None = None
+        while True:
+            try:
+                async with asyncio.timeout(CALL):
+                    held = await self._renew(held)
+            except (APIError, TimeoutError) as error:
+                log.warning("the node lease was not renewed: %s", error)
+                held = None
+            await asyncio.sleep(self.settings.node_status_update_frequency)
+
+    async def _renew(self, held: Lease | None) -> Lease:
+        if held is None:
+            held = await self.client.find(Lease, self.name, LEASES)
+        spec = LeaseSpec(
+            holder_identity=self.name,
+            lease_duration_seconds=int(self.settings.node_lease_duration),
+            renew_time=clock.microstamp(),
+        )
+        if held is not None:
+            return await self.client.update(msgspec.structs.replace(held, spec=spec))
+        meta = ObjectMeta(name=self.name, namespace=LEASES, owner_references=(self.owner_reference(),))
+        return await self.client.create(Lease(metadata=meta, spec=spec))
+
+    def owner_reference(self) -> OwnerReference:
+        kind = kinds.of(Node)
+        return OwnerReference(kind.api_version, kind.kind, self.name, self.uid)
+
+    async def _until_reached(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat while the API server cannot be reached or is not ready for us."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                async with asyncio.timeout(CALL):
+                    return await call()
+            except NotFound:
+                raise
+            except (APIError, TimeoutError) as error:
+                log.warning("node %s: %s", self.name, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _condition(
+    old: Node | None, kind: str, status: str, reason: str, message: str, *, now: str
+) -> NodeCondition:
+    known = old.status.conditions if old is not None else ()
+    before = next((c for c in known if c.type == kind), None)
+    since = before.last_transition_time if before is not None and before.status == status else now
+    return NodeCondition(kind, status, now, since or now, reason, message)

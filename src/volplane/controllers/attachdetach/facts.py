@@ -1,0 +1,67 @@
+"""What of an object matters to attaching; the functions over lists are indexes of the caches."""
+
+from __future__ import annotations
+
+from volplane.api import names
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import VolumeAttachment
+from volplane.rules import pods, taints
+from volplane.rules.binding import claim_key
+
+MANAGED = "volumes.kubernetes.io/controller-managed-attach-detach"
+CSI = "kubernetes.io/csi/"
+
+
+def unique_name(volume: PersistentVolume) -> list[str]:
+    """Only CSI volumes are attached from here."""
+    source = volume.spec.csi
+    return [names.csi_volume(source.driver, source.volume_handle)] if source is not None else []
+
+
+def volume_driver(volume: PersistentVolume) -> list[str]:
+    return [volume.spec.csi.driver] if volume.spec.csi is not None else []
+
+
+def claimed_by(volume: PersistentVolume) -> list[str]:
+    return [claim_key(volume)] if volume.spec.claim_ref is not None else []
+
+
+def attached_volume(attachment: VolumeAttachment) -> list[str]:
+    name = attachment.spec.source.persistent_volume_name
+    return [name] if name else []
+
+
+def attached_node(attachment: VolumeAttachment) -> list[str]:
+    return [attachment.spec.node_name]
+
+
+def listing_of(node: Node) -> list[str]:
+    return [v.name for v in node.status.volumes_attached]
+
+
+def split(volume: str) -> tuple[str, str] | None:
+    """Driver and handle of a unique name; None where it does not say so without doubt."""
+    driver, separator, handle = volume.removeprefix(CSI).partition("^")
+    return (driver, handle) if volume.startswith(CSI) and separator and "^" not in handle else None
+
+
+def node_of(pod: Pod) -> list[str]:
+    return [pod.spec.node_name] if pod.spec.node_name else []
+
+
+def is_managed(node: Node) -> bool:
+    return MANAGED in node.metadata.annotations
+
+
+def stance(pod: Pod) -> tuple[str, bool]:
+    """What of a pod decides about its volumes."""
+    return pod.spec.node_name, pods.has_let_go(pod)
+
+
+def bearing(node: Node) -> tuple[bool, bool, bool]:
+    """What of a node decides about all its volumes."""
+    return taints.is_ready(node), taints.is_out_of_service(node), is_managed(node)
+
+
+def uses(pod: Pod, claim: PersistentVolumeClaim) -> bool:
+    return any(u.claim == claim.name and (not u.ephemeral or pods.owns(pod, claim)) for u in pods.uses(pod))

@@ -1,0 +1,82 @@
+"""`volumesAttached` in a node's status, of which this controller is the only writer.
+
+The list can only be written as a whole, and the volumes of a node come and go at the same time. So changes
+that arrive while a write is under way go together into the next one. The subtle thing: the list to change
+is the one written last, which the cache may not show yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+
+from volplane.api.core import AttachedVolume, Node
+from volplane.client.cache import Cache
+from volplane.client.client import Client, written
+
+
+class Change(Struct):
+    present: bool
+    done: bool = False
+    changed: bool = False
+    revision: int = 0
+
+
+class Listing:
+    def __init__(self, client: Client, nodes: Cache[Node]) -> None:
+        self.client = client
+        self.nodes = nodes
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._pending: dict[str, dict[str, Change]] = {}  # node → volume → change
+        self._last: dict[str, Node] = {}  # as we wrote it, until the cache has caught up
+
+    async def put(self, node: str, volume: str) -> bool:
+        """Whether the node did not list the volume before."""
+        return await self._change(node, volume, present=True)
+
+    async def remove(self, node: str, volume: str) -> bool:
+        return await self._change(node, volume, present=False)
+
+    def newest(self, name: str) -> Node | None:
+        cached, last = self.nodes.get(name), self._last.get(name)
+        if last is None or cached is None or last.uid != cached.uid or last.revision <= cached.revision:
+            self._last.pop(name, None)
+            return cached
+        return last
+
+    async def _change(self, node: str, volume: str, *, present: bool) -> bool:
+        change = self._pending.setdefault(node, {})[volume] = Change(present)
+        async with self._locks.setdefault(node, asyncio.Lock()):
+            if not change.done:
+                self._pending.setdefault(node, {})[volume] = change  # again, if the write it went with failed
+                await self._flush(node)
+        notes = written.get()
+        if notes is not None and change.revision:  # also of those who did not write themselves
+            notes[Node] = max(notes.get(Node, 0), change.revision)
+        return change.changed
+
+    async def _flush(self, name: str) -> None:
+        """Write what has come together."""
+        changes = self._pending.pop(name)
+        node = self.newest(name)
+        have = {v.name: v for v in node.status.volumes_attached} if node is not None else {}
+        want = {v: entry for v, entry in have.items() if v not in changes or changes[v].present}
+        want |= {v: AttachedVolume(name=v) for v, c in changes.items() if c.present and v not in have}
+        revision = 0
+        if node is not None and want.keys() != have.keys():
+            entries = [{"name": v.name, "devicePath": v.device_path} for v in want.values()]
+            patched = await self.client.patch(
+                Node,
+                name,
+                merge={"status": {"volumesAttached": entries}},
+                subresource="status",
+                uid=node.uid,
+                missing_ok=True,
+            )
+            if patched is not None:  # a node that is gone needs no list
+                self._last[name] = patched
+                revision = patched.revision
+        for volume, change in changes.items():
+            change.done, change.revision = True, revision
+            change.changed = (volume in want) != (volume in have)

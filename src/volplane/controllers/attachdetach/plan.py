@@ -1,0 +1,245 @@
+"""Where a volume is to be attached and from where detached, decided from objects alone.
+
+The state of an attachment is read from its VolumeAttachment: absent is detached, `attached` is confirmed,
+and everything between is uncertain, for as long as the attacher has not answered. So nothing is forgotten
+when the controller dies.
+
+The hand-shake with the node is what makes detaching safe. The node says `volumesInUse` first and then looks
+for the volume in `volumesAttached`; we take it out of `volumesAttached` first and then look at
+`volumesInUse`. Whoever comes second sees the other.
+
+The subtle thing: an uncertain attachment elsewhere does not keep an exclusive volume from its new node,
+once the attacher has failed or let two minutes pass. The driver has the last word then, as it always has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from volplane.api.core import Pod
+from volplane.rules.steps import UNTIL_CHANGED, Wait
+
+UNMOUNT_GRACE = 360.0  # seconds that a node which does not answer gets to unmount, before detaching by force
+ANSWER = 120.0  # seconds that the attacher gets, each time
+
+DELETING = "volume attachment is being deleted"
+TIMED_OUT = "timed out waiting for external-attacher of {} CSI driver to attach volume {}"
+EXCLUSIVE = "Volume is already exclusively attached to one node and can't be attached to another"
+
+
+class Held(Struct, frozen=True):
+    """One VolumeAttachment of the volume."""
+
+    node: str
+    name: str
+    uid: str = ""
+    attached: bool = False
+    deleting: bool = False
+    attach_error: str = ""
+    detach_error: str = ""
+    unwanted_for: float = 0.0  # seconds since its last pod left, as far as this process saw
+    waiting_for: float = 0.0  # seconds since the attacher was asked to attach or detach it
+
+
+class Place(Struct, frozen=True):
+    """A node, as far as this volume is concerned."""
+
+    ready: bool = True
+    fenced: bool = False  # out-of-service taint: the operator vouches that nothing runs there
+    in_use: bool = False  # the volume stands in volumesInUse, or did when the node was last seen
+    listed: bool = False  # the volume stands in volumesAttached
+
+
+class View(Struct, frozen=True):
+    title: str  # what messages call the volume: its PersistentVolume's name
+    driver: str = ""
+    handle: str = ""
+    shareable: bool = False
+    wanted: Mapping[str, Sequence[Pod]] = {}  # node → pods that need the volume there
+    held: Sequence[Held] = ()
+    places: Mapping[str, Place] = {}
+    told: frozenset[str] = frozenset()  # nodes whose pods know already that the volume is elsewhere
+    grace: float = UNMOUNT_GRACE
+    force: bool = True  # detach by force after the grace
+
+
+class Attach(Struct, frozen=True):
+    node: str
+
+
+class Detach(Struct, frozen=True):
+    held: Held
+    check: bool = True  # ask the node's status once more, live
+    forced: Literal["", "timeout", "out-of-service"] = ""
+
+
+class List(Struct, frozen=True):
+    """The node's `volumesAttached` gains the volume: it is attached, and the node may go on."""
+
+    node: str
+
+
+class Unlist(Struct, frozen=True):
+    node: str
+
+
+class Fail(Struct, frozen=True):
+    """The pods on the node are told, again and again but ever more rarely."""
+
+    node: str
+    message: str
+
+
+class Conflict(Struct, frozen=True):
+    """The pods on the node are told once that the volume is elsewhere, and who has it there."""
+
+    node: str
+    pods: Sequence[Pod] = ()
+
+
+Step = Attach | Detach | List | Unlist | Fail | Conflict | Wait
+
+
+def plan(view: View) -> Iterator[Step]:
+    # Detaches first: a volume that moves leaves its old node before it enters the new one.
+    on = {held.node: held for held in view.held}
+    first = ""  # what an exclusive volume does before it enters another node
+    for held in view.held:
+        if held.node not in view.wanted:
+            steps = list(_detach(view, held))
+            if any(isinstance(step, Detach) for step in steps):
+                first = f"it leaves {held.node} first"
+            yield from steps
+    for node, place in sorted(view.places.items()):
+        # The attachment was deleted by somebody else, or the node's status outlived it.
+        if place.listed and node not in on:
+            yield Unlist(node)
+    for node in sorted(view.wanted):
+        if node in on:
+            yield from _await(view, on[node])
+        elif view.shareable:
+            yield Attach(node)
+        elif first:
+            yield Wait(UNTIL_CHANGED, f"not free for {node}: {first}")
+        else:
+            steps = list(_enter(view, node))
+            if any(isinstance(step, Attach) for step in steps):
+                first = f"it goes to {node} first"
+            yield from steps
+
+
+# --- leaving
+
+
+def _detach(view: View, held: Held) -> Iterator[Step]:
+    place = view.places.get(held.node, Place(ready=False))
+    overdue = view.force and held.unwanted_for >= view.grace
+    if held.deleting:
+        if place.listed:
+            yield Unlist(held.node)
+        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
+    elif place.fenced or overdue:
+        forced: Literal["timeout", "out-of-service"] = "timeout" if overdue else "out-of-service"
+        if place.in_use and place.ready and not place.fenced:
+            yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")  # a healthy node is waited for, forever
+        else:
+            yield from _leave(place, Detach(held, check=False, forced=forced))
+    elif not place.in_use:
+        yield from _leave(place, Detach(held))
+    elif place.ready:
+        yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")
+    elif view.force:
+        left = view.grace - held.unwanted_for
+        why = f"{held.node} is not ready and may still mount it; detached by force when the grace is over"
+        yield Wait(left, why)
+    else:
+        yield Wait(UNTIL_CHANGED, f"{held.node} is not ready and may still mount it")
+
+
+def _leave(place: Place, detach: Detach) -> Iterator[Step]:
+    if place.listed:
+        yield Unlist(detach.held.node)
+    yield detach
+
+
+# --- entering
+
+
+def _enter(view: View, node: str) -> Iterator[Step]:
+    """An exclusive volume wants to go to a node where it has no attachment yet."""
+    others = [held for held in view.held if held.node != node]
+    confirmed = [held.node for held in others if held.attached and not held.deleting]
+    if confirmed:
+        if node not in view.told:
+            yield Conflict(node, tuple(_pods_on(view, confirmed)))
+        yield Wait(UNTIL_CHANGED, f"not free for {node}: attached to {', '.join(confirmed)}")
+        return
+    busy = [held for held in others if not _is_uncertain(held)]
+    if busy:
+        where = ", ".join(held.node for held in busy)
+        left = ANSWER - max(held.waiting_for for held in busy)
+        yield Wait(left, f"not free for {node}: the attacher is at work on {where}")
+    else:
+        yield Attach(node)
+
+
+def _is_uncertain(held: Held) -> bool:
+    """The attacher failed, or has not answered in time: nobody knows, and nobody is at work on it."""
+    error = held.detach_error if held.deleting else held.attach_error
+    return bool(error) or held.waiting_for >= ANSWER
+
+
+def _await(view: View, held: Held) -> Iterator[Step]:
+    """A wanted volume has an attachment on the node."""
+    place = view.places.get(held.node, Place())
+    if held.deleting:
+        if place.listed:
+            yield Unlist(held.node)
+        if _is_uncertain(held):
+            yield Fail(held.node, DELETING)
+        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
+    elif held.attached:
+        if not place.listed:
+            yield List(held.node)
+    elif held.attach_error:
+        yield Fail(held.node, held.attach_error)
+        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"attach it to {held.node}", held.attach_error))
+    elif held.waiting_for >= ANSWER:
+        yield Fail(held.node, TIMED_OUT.format(view.driver, view.handle))
+    else:
+        yield Wait(ANSWER - held.waiting_for, _unanswered(view, held, f"attach it to {held.node}", ""))
+
+
+def _unanswered(view: View, held: Held, what: str, error: str) -> str:
+    why = f"waiting for external-attacher of {view.driver or 'its driver'} to {what}"
+    return f"{why}: {error}" if error else why
+
+
+def _pods_on(view: View, nodes: Iterable[str]) -> Iterator[Pod]:
+    for node in nodes:
+        yield from view.wanted.get(node, ())
+
+
+def conflict_message(title: str, pod: Pod, users: Sequence[Pod]) -> str:
+    """What `pod` is told about the pods that have the volume on another node."""
+    near = sorted(user.name for user in users if user.namespace == pod.namespace)
+    far = sum(user.namespace != pod.namespace for user in users)
+    if not users:
+        what = EXCLUSIVE
+    elif not near:
+        what = f"Volume is already used by {far} pod(s) in different namespaces"
+    else:
+        what = f"Volume is already used by pod(s) {', '.join(near)}"
+        what += f" and {far} pod(s) in different namespaces" if far else ""
+    return f'Multi-Attach error for volume "{title}" {what}'
+
+
+def failure_message(title: str, error: str) -> str:
+    return f'AttachVolume.Attach failed for volume "{title}" : {error}'
+
+
+def success_message(title: str) -> str:
+    return f'AttachVolume.Attach succeeded for volume "{title}" '

@@ -1,0 +1,119 @@
+"""Two controllers that hold finalizers: one for claims, one for volumes.
+
+The subtle thing: before a claim's finalizer goes, the pods of its namespace are listed live, since a pod
+may be on its way through the caches. Claims that are checked at the same time share a list, but only one
+that begins after they asked: an older list may not show the pod that matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TypeVar, assert_never
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.client.client import Client
+from volplane.controllers.protection.plan import Protect, Recheck, Release, Step, plan_claim, plan_volume
+from volplane.loops.controller import Controller
+from volplane.rules import pods
+from volplane.rules.steps import Wait
+
+T = TypeVar("T", PersistentVolume, PersistentVolumeClaim)
+
+
+class Guard(Controller[str]):
+    """Acts out what the two have in common."""
+
+    workers = 64
+
+    async def act(self, key: str, of: T, step: Step) -> None:
+        match step:
+            case Protect(finalizers) | Release(finalizers):
+                await self.client.patch(
+                    type(of),
+                    of.name,
+                    of.namespace,
+                    merge={"metadata": {"finalizers": list(finalizers)}},
+                    uid=of.uid,
+                    revision=of.metadata.resource_version,
+                    missing_ok=True,
+                )
+            case Wait(seconds, why):
+                self.queue.later(key, seconds, why)
+            case Recheck():
+                raise AssertionError("a plan on proven facts asks for no proof")
+            case _:
+                assert_never(step)
+
+
+class ClaimProtection(Guard):
+    name = "persistentvolumeclaim-protection-controller"
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        self.lists = Lists(client)
+
+    def setup(self) -> None:
+        self.claims = self.watch(PersistentVolumeClaim, lambda old, new: [new.key] if new else [])
+        self.pods = self.watch(Pod, self.keys_of_pod)
+        self.users = self.pods.index("claims", pods.claim_keys)
+
+    def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
+        for key in pods.claim_keys(old) if old is not None else ():
+            claim = self.claims.at(key)
+            if claim is not None and claim.is_deleting:
+                yield key
+
+    async def reconcile(self, key: str) -> None:
+        claim = self.claims.at(key)
+        if claim is None:
+            return
+        steps = list(plan_claim(claim, self.users[key]))
+        if steps and isinstance(steps[0], Recheck):
+            live = await self.lists.pods(claim.namespace)
+            steps = list(plan_claim(claim, live, proven=True))
+        for step in steps:
+            await self.act(key, claim, step)
+
+
+class VolumeProtection(Guard):
+    name = "persistentvolume-protection-controller"
+
+    def setup(self) -> None:
+        self.volumes = self.watch(PersistentVolume, lambda old, new: [new.key] if new else [])
+
+    async def reconcile(self, key: str) -> None:
+        volume = self.volumes.get(key)
+        if volume is None:
+            return
+        for step in plan_volume(volume):
+            await self.act(key, volume, step)
+
+
+class Lists:
+    """Live lists of pods, shared by those who ask before the list begins."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._next: dict[str, asyncio.Future[list[Pod]]] = {}
+
+    async def pods(self, namespace: str) -> list[Pod]:
+        answer = self._next.get(namespace)
+        if answer is None:
+            answer = self._next[namespace] = asyncio.get_running_loop().create_future()
+        lock = self._locks.setdefault(namespace, asyncio.Lock())
+        async with lock:  # whoever enters first after a list ended asks for all who came meanwhile
+            if not answer.done():
+                await self._ask(namespace, answer)
+        return answer.result()
+
+    async def _ask(self, namespace: str, answer: asyncio.Future[list[Pod]]) -> None:
+        del self._next[namespace]
+        try:
+            answer.set_result(await self.client.list(Pod, namespace))
+        except Exception as error:
+            answer.set_exception(error)
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise

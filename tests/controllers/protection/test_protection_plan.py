@@ -1,0 +1,111 @@
+"""When a finalizer goes on and when it comes off: contract provisioning B."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from volplane.api import codec
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.controllers.protection.plan import Protect, Recheck, Release, Step, plan_claim, plan_volume
+from volplane.rules.steps import UNTIL_CHANGED, Wait
+
+CLAIM, VOLUME = "kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"
+
+
+def metadata(deleting: bool, *finalizers: str, name: str = "c") -> dict[str, Any]:
+    meta: dict[str, Any] = {"name": name, "namespace": "default", "uid": "u-c", "finalizers": finalizers}
+    return {**meta, "deletionTimestamp": "2026-01-01T00:00:00Z"} if deleting else meta
+
+
+def claim(deleting: bool, *finalizers: str, owner: str = "", name: str = "c") -> PersistentVolumeClaim:
+    meta = metadata(deleting, *finalizers, name=name)
+    if owner:
+        meta["ownerReferences"] = [
+            {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": owner, "controller": True}
+        ]
+    return codec.convert(PersistentVolumeClaim, {"metadata": meta})
+
+
+def volume(deleting: bool, phase: str, *finalizers: str) -> PersistentVolume:
+    spec = {"claimRef": {"namespace": "default", "name": "c"}}
+    whole = {"metadata": metadata(deleting, *finalizers), "spec": spec, "status": {"phase": phase}}
+    return codec.convert(PersistentVolume, whole)
+
+
+def pod(node: str = "n1", phase: str = "Running", ephemeral: bool = False, **meta: Any) -> Pod:
+    source = (
+        {"name": "c", "ephemeral": {}}
+        if ephemeral
+        else {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
+    )
+    name = "" if ephemeral else "p"  # the claim of an ephemeral volume is called <pod>-<volume>
+    meta = {"name": name, "namespace": "default", "uid": "u-p", **meta}
+    spec = {"nodeName": node, "volumes": [source]}
+    return codec.convert(Pod, {"metadata": meta, "spec": spec, "status": {"phase": phase}})
+
+
+USED = Wait(UNTIL_CHANGED, "still used by pod default/p")
+
+CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
+    "new": (claim(False), [], [Protect((CLAIM,))]),
+    "stripped by a user": (claim(False, "mine"), [pod()], [Protect(("mine", CLAIM))]),
+    "protected": (claim(False, CLAIM), [pod()], []),
+    "going, used": (claim(True, CLAIM), [pod()], [USED]),
+    "going, its pod has ended": (claim(True, CLAIM), [pod(phase="Succeeded")], [USED]),
+    "going, its pod has no node": (claim(True, CLAIM), [pod(node="")], [Recheck()]),
+    "going, unused": (claim(True, CLAIM), [], [Recheck()]),
+    "going, somebody else's finalizer": (claim(True, "mine"), [], []),
+}
+
+
+@pytest.mark.parametrize(("of", "users", "steps"), CLAIMS.values(), ids=CLAIMS.keys())
+def test_claim(of: PersistentVolumeClaim, users: list[Pod], steps: list[Step]) -> None:
+    assert list(plan_claim(of, users)) == steps
+
+
+def test_a_claim_is_let_go_only_when_the_server_knows_no_pod_either() -> None:
+    going = claim(True, "mine", CLAIM)
+    assert list(plan_claim(going, [], proven=True)) == [Release(("mine",))]
+    assert list(plan_claim(going, [pod()], proven=True)) == [USED]
+
+
+@pytest.mark.parametrize(
+    ("user", "owner", "held"),
+    [
+        pytest.param(pod(ephemeral=True, name="x"), "u-p", False, id="another name"),
+        pytest.param(pod(ephemeral=True), "u-p", True, id="its own"),
+        pytest.param(pod(ephemeral=True), "u-q", False, id="not its own"),
+        pytest.param(
+            pod(ephemeral=True, deletionTimestamp="2026-01-01T00:00:00Z", deletionGracePeriodSeconds=0),
+            "u-p",
+            False,
+            id="killed outright",
+        ),
+        pytest.param(
+            pod(ephemeral=True, deletionTimestamp="2026-01-01T00:00:00Z", deletionGracePeriodSeconds=30),
+            "u-p",
+            True,
+            id="shutting down",
+        ),
+    ],
+)
+def test_claims_of_ephemeral_volumes(user: Pod, owner: str, held: bool) -> None:
+    made = claim(True, CLAIM, owner=owner, name="-c")
+    (step,) = plan_claim(made, [user], proven=True)
+    assert isinstance(step, Wait) is held
+
+
+VOLUMES: dict[str, tuple[PersistentVolume, list[Step]]] = {
+    "new": (volume(False, "Pending"), [Protect((VOLUME,))]),
+    "protected": (volume(False, "Bound", VOLUME), []),
+    "going, bound": (volume(True, "Bound", VOLUME), [Wait(UNTIL_CHANGED, "still bound to claim default/c")]),
+    "going, released": (volume(True, "Released", VOLUME, "mine"), [Release(("mine",))]),
+    "going, not ours to hold": (volume(True, "Bound", "mine"), []),
+}
+
+
+@pytest.mark.parametrize(("of", "steps"), VOLUMES.values(), ids=VOLUMES.keys())
+def test_volume(of: PersistentVolume, steps: list[Step]) -> None:
+    assert list(plan_volume(of)) == steps

@@ -1,0 +1,63 @@
+"""The real API server, in process, on the memory store: what tests of loops and sidecars run against."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from volplane.apiserver.core import Core
+from volplane.client.cache import Caches
+from volplane.client.client import Client
+from volplane.store.memory import MemoryStore
+
+
+class World:
+    """One server and the clients of any number of roles."""
+
+    def __init__(self, core: Core, caches: Caches) -> None:
+        self.core, self.caches = core, caches
+        self.client = self.role("test")
+
+    def role(self, component: str) -> Client:
+        return Client(self.core.local(), caches=self.caches, component=component)
+
+    def loner(self, component: str) -> Client:
+        """A client with caches of its own, as one in another process has them."""
+        return Client(self.core.local(), component=component)
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    store = MemoryStore()
+    core = await Core(store).start()
+    try:
+        async with Caches(core.local()) as caches:
+            yield World(core, caches)
+    finally:
+        await core.close()
+        await store.close()
+
+
+@asynccontextmanager
+async def running(*jobs: Awaitable[None]) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Run them beside the test; a job that fails makes the test fail."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def until(test: Callable[[], Awaitable[Any]], seconds: float = 30.0) -> Any:
+    """The first truthy answer; the test's own waiting."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if answer := await test():
+                return answer
+            await asyncio.sleep(0.01)

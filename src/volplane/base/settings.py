@@ -128,7 +128,9 @@ def _read(kind: Any, text: str) -> Any:
     if get_origin(kind) is tuple:
         return tuple(_read(get_args(kind)[0], part) for part in text.split(",") if part)
     if get_origin(kind) is not None and issubclass(get_origin(kind), Mapping):
-        return dict(part.split("=", 1) for part in text.split(",") if part)
+        kinds = get_args(kind)
+        pairs = (part.split("=", 1) for part in text.split(",") if part)
+        return {name: _read(kinds[1], value) for name, value in pairs}
     return msgspec.convert(text, kind)
 
 

@@ -1,0 +1,108 @@
+"""A cluster's data directory: what lies where, who its nodes are, and what is remembered between two starts.
+
+Node directories are short (`n/1`): a Unix socket's path ends at 107 bytes, and drivers put theirs deep below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+REGION = "us-east-1"
+ZONES = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Member(Struct, frozen=True):
+    """A node of the cluster."""
+
+    name: str
+    index: int
+    zone: str
+    instance: str
+    root: Path
+
+
+class Memory(Struct, frozen=True):
+    """What must be the same at the next start."""
+
+    port: int = 0
+    cloud_port: int = 0
+    kubelet_ports: dict[str, int] = {}
+    access_key: str = ""
+    secret_key: str = ""
+
+
+class Layout:
+    """The paths of one data directory."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory).expanduser().absolute()
+        self.state = self.directory / "state.db"
+        self.kubeconfig = self.directory / "kubeconfig"
+        self.cloud = self.directory / "cloud"
+        self.run = self.directory / "run"
+        self.ready = self.directory / "ready"
+        self._memory = self.directory / "cluster.json"
+
+    def make(self) -> None:
+        """Create the directory, for its owner only. Raises OSError."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory.chmod(0o700)
+        for part in (self.cloud, self.run, self.directory / "n"):
+            part.mkdir(mode=0o700, exist_ok=True)
+
+    def members(self, nodes: int, nodes_per_zone: int) -> list[Member]:
+        return [self.member(i, nodes_per_zone) for i in range(1, nodes + 1)]
+
+    def member(self, index: int, nodes_per_zone: int) -> Member:
+        name = f"worker-{index}"
+        zone = f"{REGION}{ZONES[(index - 1) // nodes_per_zone % len(ZONES)]}"
+        instance = "i-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
+        return Member(name, index, zone, instance, self.directory / "n" / str(index))
+
+    # --- remembered between starts
+
+    def remembered(self) -> Memory:
+        try:
+            return msgspec.json.decode(self._memory.read_bytes(), type=Memory)
+        except FileNotFoundError:
+            return Memory()
+
+    def remember(self, memory: Memory) -> None:
+        """Whole or not at all."""
+        temporary = self._memory.with_suffix(".new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(memory), indent=2))
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(self._memory)
+
+    def prepared(self, port: int = 0, nodes: int = 0) -> Memory:
+        """Ports and keys for this start: those of the last one where there was one."""
+        held = self.remembered()
+        members = [self.member(i, 1).name for i in range(1, nodes + 1)]
+        kubelets = {name: held.kubelet_ports.get(name) or free_port() for name in members}
+        memory = Memory(
+            port=port or held.port or free_port(),
+            cloud_port=held.cloud_port or free_port(),
+            kubelet_ports={**held.kubelet_ports, **kubelets},
+            access_key=held.access_key or "AKIA" + secrets.token_hex(8).upper(),
+            secret_key=held.secret_key or secrets.token_urlsafe(30),
+        )
+        if memory != held:
+            self.remember(memory)
+        return memory
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

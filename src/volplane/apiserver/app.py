@@ -33,6 +33,7 @@ from volplane.apiserver.subresources.streams import STREAMS, Streams
 from volplane.base import clock, metrics
 from volplane.store import Closed, Failed
 from volplane.web import BodyTooLarge, Request, Response, Upgraded
+from volplane.web.message import pairs
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class App:
             code = answer.status
             extra = [("Audit-Id", next(self._audit))]
             extra += [("Warning", f"299 - {_quoted(text)}") for text in seen.warnings]
-            answer.headers = [*answer.headers, *extra]
+            answer.headers = [*pairs(answer.headers), *extra]
         _requests.labels(seen.verb, seen.resource, code).inc()
         if seen.verb != "watch":
             _seconds.labels(seen.verb, seen.resource).observe(time.perf_counter() - began)

@@ -19,13 +19,13 @@ from volplane.apiserver.housekeeping import keep_house
 from volplane.apiserver.local import Local
 from volplane.apiserver.registry import Registry
 from volplane.apiserver.served import SERVED
-from volplane.apiserver.strategy import Strategy, User
+from volplane.apiserver.strategy import User
 from volplane.store import Store
 
 
 class Core:
     def __init__(self, store: Store) -> None:
-        self.backend = Backend(store, Registry(SERVED, getattr(strategies, "of", Strategy)))
+        self.backend = Backend(store, Registry(SERVED, strategies.of))
         self.authorizers: Sequence[Authorizer] = [masters, public, Roles(SYSTEM_ROLES)]
         self._house: asyncio.Task[None] | None = None
 

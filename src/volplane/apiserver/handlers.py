@@ -14,7 +14,7 @@ from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import Wanted, negotiate
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
-from volplane.apiserver.subresources import PARTS, Post
+from volplane.apiserver.subresources import Post
 from volplane.apiserver.verbs.collection import delete_collection
 from volplane.apiserver.verbs.create import create
 from volplane.apiserver.verbs.delete import delete
@@ -50,8 +50,7 @@ async def on_create(backend: Backend, entry: Entry, call: Call, request: Request
 
 async def on_update(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
     wanted = _wanted(request)
-    part = PARTS.get((entry.resource, call.subresource))
-    outcome = await update(backend, entry, call, _decoded(entry, call, request), part)
+    outcome = await update(backend, entry, call, _decoded(entry, call, request))
     return answers.written(outcome, wanted, options.include_object(request.query))
 
 
@@ -59,8 +58,7 @@ async def on_patch(backend: Backend, entry: Entry, call: Call, request: Request)
     wanted = _wanted(request)
     validation = options.field_validation(request.query, "patch")
     content_type = request.headers.get("content-type")
-    part = PARTS.get((entry.resource, call.subresource))
-    outcome = await patch(backend, entry, call, content_type, request.body, validation=validation, part=part)
+    outcome = await patch(backend, entry, call, content_type, request.body, validation=validation)
     return answers.written(outcome, wanted, options.include_object(request.query))
 
 

@@ -88,8 +88,7 @@ class Local:
     async def update(self, obj: T, *, subresource: str = "") -> T:
         meta = obj.metadata
         entry, call = self._call("update", type(obj), meta.namespace, meta.name, subresource)
-        part = subresources.PARTS.get((entry.resource, subresource))
-        written: T = (await update(self._backend, entry, call, obj, part)).obj
+        written: T = (await update(self._backend, entry, call, obj)).obj
         return written
 
     async def patch(
@@ -106,8 +105,7 @@ class Local:
     ) -> T:
         entry, call = self._call("patch", type, namespace, name, subresource)
         body = msgspec.json.encode(patch)
-        part = subresources.PARTS.get((entry.resource, subresource))
-        written: T = (await apply(self._backend, entry, call, style.value, body, part=part)).obj
+        written: T = (await apply(self._backend, entry, call, style.value, body)).obj
         return written
 
     async def delete(

@@ -16,8 +16,6 @@ from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.subresources.binding import bind
 from volplane.apiserver.subresources.eviction import evict
-from volplane.apiserver.subresources.parts import EPHEMERAL_CONTAINERS, FINALIZE
-from volplane.apiserver.verbs.update import Part
 
 
 class Post(NamedTuple):
@@ -30,10 +28,4 @@ class Post(NamedTuple):
 POSTS: Mapping[tuple[str, str], Post] = {
     ("pods", "binding"): Post(Binding, bind),
     ("pods", "eviction"): Post(Eviction, evict),
-}
-
-# What can be written through endpoints other than the object's own and /status.
-PARTS: Mapping[tuple[str, str], Part] = {
-    ("namespaces", "finalize"): FINALIZE,
-    ("pods", "ephemeralcontainers"): EPHEMERAL_CONTAINERS,
 }

@@ -12,8 +12,7 @@ from volplane.api.meta import ObjectMeta
 from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
-from volplane.apiserver.subresources.parts import AS_IT_IS
-from volplane.apiserver.verbs.update import check_version, modify
+from volplane.apiserver.verbs.update import AS_IT_IS, check_version, modify
 from volplane.base import clock
 from volplane.store import Record
 

@@ -12,9 +12,8 @@ from volplane.api.policy import Eviction
 from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
-from volplane.apiserver.subresources.parts import AS_IT_IS
 from volplane.apiserver.verbs.delete import check_options, delete
-from volplane.apiserver.verbs.update import modify
+from volplane.apiserver.verbs.update import AS_IT_IS, modify
 from volplane.base import clock
 from volplane.store import Record
 

@@ -16,7 +16,7 @@ from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import placed
-from volplane.apiserver.verbs.update import Part, check_name, modify
+from volplane.apiserver.verbs.update import check_name, modify
 from volplane.store import Record
 
 
@@ -28,7 +28,6 @@ async def patch(
     body: bytes,
     *,
     validation: str = "Warn",
-    part: Part | None = None,
 ) -> Written:
     warnings: list[str] = []
 
@@ -42,6 +41,6 @@ async def patch(
         placed(entry, call, meta.namespace)
         return obj
 
-    written = await modify(backend, entry, call, changed, part)
+    written = await modify(backend, entry, call, changed)
     call.warnings.extend(warnings)
     return written

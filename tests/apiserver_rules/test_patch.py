@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volplane.api import kinds
+from volplane.api import codec, kinds
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMediaType
 from volplane.apiserver.patch import JSON, MERGE, STRATEGIC, apply_patch
@@ -253,6 +253,19 @@ def test_strategic_merge_patch(situation: str) -> None:
     before = msgspec.json.encode(current)
     assert patch(STRATEGIC, current, body, kind) == result
     assert msgspec.json.encode(current) == before
+
+
+def test_patches_work_on_what_objects_become() -> None:
+    pod = msgspec.convert({"spec": {"containers": [A, B]}, "metadata": {"finalizers": ["x/y"]}}, Pod)
+    current = codec.builtins(pod)
+    image = spec({"name": "b", "image": "b:2"}, **{"$setElementOrder/containers": [{"name": "b"}]})
+    patched = patch(STRATEGIC, current, image)
+    assert [c["image"] for c in patched["spec"]["containers"]] == ["a:1", "b:2"]
+    gone = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["x/y"]}}
+    assert patch(STRATEGIC, current, gone)["metadata"]["finalizers"] == []
+    removed = patch(JSON, current, [{"op": "remove", "path": "/spec/containers/0"}])
+    assert [c["name"] for c in removed["spec"]["containers"]] == ["b"]
+    assert codec.builtins(pod) == current
 
 
 STRATEGIC_FAILURES: dict[str, tuple[Any, str]] = {

@@ -8,7 +8,7 @@ body itself (duplicate members, unknown members of a JSON Patch operation) goes 
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import json
 
 from volplane.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMediaType
 from volplane.api.kinds import Kind
@@ -65,8 +65,8 @@ def _json(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
     findings += [f'json patch duplicate field "{path}"' for path in duplicates]
     findings += _unknown_members(operations)
     try:
-        # A patch may be tried again on a newer object, so neither side may keep parts of the other.
-        result = jsonpatch.apply(to_builtins(current), operations)
+        # Operations work in place, and on lists: what comes from an object has tuples.
+        result = jsonpatch.apply(json.decode(json.encode(current)), operations)
     except jsonpatch.PatchFailed as error:
         raise _unprocessable() from error
     if not isinstance(result, dict):

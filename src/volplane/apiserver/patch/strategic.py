@@ -31,7 +31,7 @@ class BadPatch(Exception):
 
 
 def apply(of: type[Object], target: Map, patch: Map) -> Map:
-    """The target (wire form of an `of`) with the patch merged in; neither is changed."""
+    """The target (wire form of an `of`; lists may be tuples) with the patch merged in; neither is changed."""
     return _merge_map(target, patch, schema(of).get)
 
 
@@ -93,8 +93,8 @@ def _merge_member(out: Map, key: str, value: Any, field: Field | None) -> None:
     if isinstance(held, dict) and isinstance(value, dict):
         replaced = field is not None and field.replaced
         out[key] = value if replaced else _merge_map(held, value, _inside(field))
-    elif isinstance(held, list) and isinstance(value, list):
-        out[key] = _merge_list(held, value, field)
+    elif isinstance(held, list | tuple) and isinstance(value, list):
+        out[key] = _merge_list(list(held), value, field)
     elif isinstance(value, dict) and DIRECTIVE in value:
         # A directive for something that is not there: nothing to delete, nothing to replace.
         out.pop(key, None)
@@ -119,7 +119,7 @@ def _is_directed(value: Any) -> bool:
 
 def _delete_from(out: Map, key: str, values: Any) -> None:
     held = out.get(key)
-    if isinstance(held, list) and isinstance(values, list):
+    if isinstance(held, list | tuple) and isinstance(values, list):
         out[key] = [item for item in held if not any(same(item, v) for v in values)]
     elif values is None:
         out.pop(key, None)
@@ -234,6 +234,7 @@ def _order_list(out: Map, rest: Map, name: str, order: list[Any], field: Field |
     if field is None or field.shape != "list":
         raise BadPatch(f'unable to find api field in struct for the json field "{name}"')
     held, patch = out.get(name), rest.get(name)
+    held = list(held) if isinstance(held, tuple) else held
     if not isinstance(held, list | None) or not isinstance(patch, list | None):
         raise BadPatch("invalid patch format of setElementOrder list")
     key = field.merge_key or ""

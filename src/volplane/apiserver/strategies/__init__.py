@@ -1,0 +1,56 @@
+"""What each kind adds to the generic verbs: defaults, admission, preparation, validation.
+
+One file per kind or small group. Kinds without rules of their own get the base `Strategy`. Everything here
+is a pure function of objects, except admission, which reads other objects through `call.reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from volplane.api.kinds import Kind
+from volplane.apiserver.strategies.attachments import AttachmentStrategy
+from volplane.apiserver.strategies.claims import ClaimStrategy
+from volplane.apiserver.strategies.classes import AttributesClassStrategy, StorageClassStrategy
+from volplane.apiserver.strategies.config import ConfigMapStrategy, SecretStrategy
+from volplane.apiserver.strategies.csi import CapacityStrategy, DriverStrategy, NodeDriversStrategy
+from volplane.apiserver.strategies.events import EventStrategy
+from volplane.apiserver.strategies.leases import LeaseStrategy
+from volplane.apiserver.strategies.namespaces import NamespaceStrategy
+from volplane.apiserver.strategies.nodes import NodeStrategy
+from volplane.apiserver.strategies.pods import PodStrategy
+from volplane.apiserver.strategies.volumes import VolumeStrategy
+from volplane.apiserver.strategies.workloads import (
+    DaemonSetRules,
+    DeploymentRules,
+    ReplicaSetRules,
+    StatefulSetRules,
+)
+from volplane.apiserver.strategy import AnyStrategy, Strategy
+
+_BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
+    "pods": PodStrategy,
+    "persistentvolumeclaims": ClaimStrategy,
+    "persistentvolumes": VolumeStrategy,
+    "namespaces": NamespaceStrategy,
+    "nodes": NodeStrategy,
+    "events": EventStrategy,
+    "secrets": SecretStrategy,
+    "configmaps": ConfigMapStrategy,
+    "storageclasses.storage.k8s.io": StorageClassStrategy,
+    "volumeattributesclasses.storage.k8s.io": AttributesClassStrategy,
+    "volumeattachments.storage.k8s.io": AttachmentStrategy,
+    "csidrivers.storage.k8s.io": DriverStrategy,
+    "csinodes.storage.k8s.io": NodeDriversStrategy,
+    "csistoragecapacities.storage.k8s.io": CapacityStrategy,
+    "leases.coordination.k8s.io": LeaseStrategy,
+    "deployments.apps": DeploymentRules,
+    "replicasets.apps": ReplicaSetRules,
+    "daemonsets.apps": DaemonSetRules,
+    "statefulsets.apps": StatefulSetRules,
+}
+
+
+def of(kind: Kind) -> AnyStrategy:
+    """The strategy of a kind."""
+    return _BY_RESOURCE.get(kind.resource, Strategy)(kind)

@@ -1,0 +1,303 @@
+"""Checks that several kinds share. Each takes the path of the field and answers what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import json, to_builtins
+
+from volplane.api import names, quantity
+from volplane.api.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required, too_long
+from volplane.api.meta import LabelSelector
+from volplane.apiserver import naming
+
+IMMUTABLE = "field is immutable"
+NOT_NEGATIVE = "must be greater than or equal to 0"
+FILE_MODE = "must be a number between 0 and 0777 (octal), both inclusive"
+MAX_INT32 = (1 << 31) - 1
+
+_NAME_PART = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_LABEL_VALUE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used "
+    "for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+_CONFIG_KEY = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or "
+    "'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
+_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_PORT_NAME = re.compile(r"[-a-z0-9]+")
+
+
+# Names
+
+
+def subdomain(path: str, value: str) -> list[Cause]:
+    return [invalid(path, value, text) for text in naming.subdomain(value, False)]
+
+
+def label(path: str, value: str) -> list[Cause]:
+    return [invalid(path, value, text) for text in naming.label(value, False)]
+
+
+def qualified(path: str, value: str) -> list[Cause]:
+    """An optional DNS prefix, a slash, a name."""
+    return [invalid(path, value, text) for text in qualified_words(value)]
+
+
+def qualified_words(value: str) -> list[str]:
+    prefix, slash, name = value.rpartition("/")
+    if "/" in prefix:
+        return [
+            f"a qualified name {_NAME_PART[len('name part ') :]} with an optional DNS subdomain prefix "
+            "and '/' (e.g. 'example.com/MyName')"
+        ]
+    wrong: list[str] = []
+    if slash and not prefix:
+        wrong.append("prefix part must be non-empty")
+    elif slash and not names.is_subdomain(prefix):
+        wrong.append(f"prefix part {names.SUBDOMAIN_MESSAGE}")
+    if not name:
+        wrong.append("name part must be non-empty")
+    elif len(name) > 63:
+        wrong.append("name part must be no more than 63 characters")
+    if not names.is_qualified(name):
+        wrong.append(_NAME_PART)
+    return wrong
+
+
+def driver_name(path: str, value: str) -> list[Cause]:
+    if not value:
+        return [required(path)]
+    wrong = [too_long(path, 63)] if len(value) > 63 else []
+    return wrong + [invalid(path, value, text) for text in naming.subdomain(value.lower(), False)]
+
+
+def label_value(path: str, value: str) -> list[Cause]:
+    return [invalid(path, value, text) for text in label_value_words(value)]
+
+
+def label_value_words(value: str) -> list[str]:
+    if len(value) > 63:
+        return ["must be no more than 63 characters"]
+    return [] if names.is_label_value(value) else [_LABEL_VALUE]
+
+
+def labels(path: str, value: Mapping[str, str]) -> list[Cause]:
+    wrong: list[Cause] = []
+    for key, text in value.items():
+        wrong += qualified(path, key)
+        wrong += label_value(path, text)
+    return wrong
+
+
+def config_key(path: str, key: str) -> list[Cause]:
+    if len(key) > 253:
+        return [invalid(path, key, "must be no more than 253 characters")]
+    if not _KEY.fullmatch(key):
+        return [invalid(path, key, _CONFIG_KEY)]
+    if key == "." or key.startswith(".."):
+        return [
+            invalid(path, key, f"must not be '{key}'" if key in (".", "..") else "must not start with '..'")
+        ]
+    return []
+
+
+def port_name(path: str, value: str) -> list[Cause]:
+    return [invalid(path, value, text) for text in _port_name_words(value)]
+
+
+def _port_name_words(value: str) -> list[str]:
+    if len(value) > 15:
+        return ["must be no more than 15 characters"]
+    wrong = []
+    if not _PORT_NAME.fullmatch(value):
+        wrong.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    if not any(c.isalpha() for c in value):
+        wrong.append("must contain at least one letter (a-z)")
+    if "--" in value:
+        wrong.append("must not contain consecutive hyphens")
+    if value.startswith("-") or value.endswith("-"):
+        wrong.append("must not begin or end with a hyphen")
+    return wrong
+
+
+# Numbers and amounts
+
+
+def not_negative(path: str, value: int) -> list[Cause]:
+    return [invalid(path, value, NOT_NEGATIVE)] if value < 0 else []
+
+
+def between(path: str, value: int, low: int, high: int) -> list[Cause]:
+    return (
+        [] if low <= value <= high else [invalid(path, value, f"must be between {low} and {high}, inclusive")]
+    )
+
+
+def port(path: str, value: int) -> list[Cause]:
+    return between(path, value, 1, 65535)
+
+
+def port_or_name(path: str, value: int | str) -> list[Cause]:
+    return port(path, value) if isinstance(value, int) else port_name(path, value)
+
+
+def file_mode(path: str, mode: int | None) -> list[Cause]:
+    return [] if mode is None or 0 <= mode <= 0o777 else [invalid(path, mode, FILE_MODE)]
+
+
+def positive_amount(path: str, text: str) -> list[Cause]:
+    return [] if quantity.parse(text) > 0 else [invalid(path, text, "must be greater than zero")]
+
+
+def amount_not_negative(path: str, text: str) -> list[Cause]:
+    return [] if quantity.parse(text) >= 0 else [invalid(path, text, NOT_NEGATIVE)]
+
+
+def whole_amount(path: str, text: str) -> list[Cause]:
+    return [] if quantity.parse(text).denominator == 1 else [invalid(path, text, "must be an integer")]
+
+
+# Choices
+
+
+def one_of(path: str, value: str, allowed: Sequence[str]) -> list[Cause]:
+    """A choice that must be made; an empty one is missing, not unsupported."""
+    if not value:
+        return [required(path)]
+    return [] if value in allowed else [not_supported(path, value, allowed)]
+
+
+def single(path: str, given: Iterable[str], what: str) -> list[Cause]:
+    """At most one of several fields: each after the first is refused."""
+    _, *others = [*given, ""]
+    return [forbidden(f"{path}.{name}", f"may not specify more than 1 {what}") for name in others if name]
+
+
+def same(path: str, new: Any, old: Any) -> list[Cause]:
+    """A field that may not change."""
+    return [] if new == old else [invalid(path, shown(new), IMMUTABLE)]
+
+
+def shown(value: Any) -> Any:
+    """A value as a message shows it."""
+    return to_builtins(value)
+
+
+# Paths of files
+
+
+def no_backsteps(path: str, value: str) -> list[Cause]:
+    return [invalid(path, value, "must not contain '..'")] if ".." in value.split("/") else []
+
+
+def descending(path: str, value: str) -> list[Cause]:
+    wrong = [invalid(path, value, "must be a relative path")] if value.startswith("/") else []
+    return wrong + no_backsteps(path, value)
+
+
+def local_path(path: str, value: str) -> list[Cause]:
+    """A file inside a volume: what starts with two dots is kept for the volume's own use."""
+    wrong = descending(path, value)
+    if value.startswith("..") and not value.startswith("../"):
+        wrong.append(invalid(path, value, "must not start with '..'"))
+    return wrong
+
+
+# Selectors
+
+
+def label_selector(path: str, selector: LabelSelector | None) -> list[Cause]:
+    if selector is None:
+        return []
+    wrong = labels(f"{path}.matchLabels", selector.match_labels)
+    for at, term in enumerate(selector.match_expressions):
+        here = f"{path}.matchExpressions[{at}]"
+        wrong += _operator(here, term.operator, term.values, numeric=False)
+        wrong += qualified(f"{here}.key", term.key)
+        for index, value in enumerate(term.values):
+            wrong += label_value(f"{here}.values[{index}]", value)
+    return wrong
+
+
+def _operator(path: str, operator: str, values: Sequence[str], *, numeric: bool) -> list[Cause]:
+    if operator in ("In", "NotIn"):
+        told = "must be specified when `operator` is 'In' or 'NotIn'"
+        return [] if values else [required(f"{path}.values", told)]
+    if operator in ("Exists", "DoesNotExist"):
+        told = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+        return [forbidden(f"{path}.values", told)] if values else []
+    if numeric and operator in ("Gt", "Lt"):
+        told = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+        return [] if len(values) == 1 else [required(f"{path}.values", told)]
+    return [invalid(f"{path}.operator", operator, "not a valid selector operator")]
+
+
+def node_selector(path: str, selector: NodeSelector) -> list[Cause]:
+    here = f"{path}.nodeSelectorTerms"
+    if not selector.node_selector_terms:
+        return [required(here, "must have at least one node selector term")]
+    return [
+        cause
+        for at, term in enumerate(selector.node_selector_terms)
+        for cause in node_term(f"{here}[{at}]", term)
+    ]
+
+
+def node_term(path: str, term: NodeSelectorTerm) -> list[Cause]:
+    wrong: list[Cause] = []
+    for at, need in enumerate(term.match_expressions):
+        wrong += _node_requirement(f"{path}.matchExpressions[{at}]", need)
+    for at, need in enumerate(term.match_fields):
+        wrong += _field_requirement(f"{path}.matchFields[{at}]", need)
+    return wrong
+
+
+def _node_requirement(path: str, need: NodeSelectorRequirement) -> list[Cause]:
+    wrong = _operator(path, need.operator, need.values, numeric=True)
+    wrong += qualified(f"{path}.key", need.key)
+    for index, value in enumerate(need.values):
+        wrong += label_value(f"{path}.values[{index}]", value)
+    return wrong
+
+
+def _field_requirement(path: str, need: NodeSelectorRequirement) -> list[Cause]:
+    wrong: list[Cause] = []
+    if need.operator not in ("In", "NotIn"):
+        wrong.append(invalid(f"{path}.operator", need.operator, "not a valid selector operator"))
+    elif len(need.values) != 1:
+        told = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+        wrong.append(required(f"{path}.values", told))
+    if need.key != "metadata.name":
+        wrong.append(invalid(f"{path}.key", need.key, "not a valid field selector key"))
+        return wrong
+    for index, value in enumerate(need.values):
+        wrong += subdomain(f"{path}.values[{index}]", value)
+    return wrong
+
+
+def difference(old: Any, new: Any) -> str:
+    """The fields in which two objects differ, for the reader of a refusal."""
+    before, after = to_builtins(old), to_builtins(new)
+    lines: list[str] = []
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            lines += [
+                f"{mark} {name}: {_json(side[name])}"
+                for mark, side in (("-", before), ("+", after))
+                if name in side
+            ]
+    return "\n".join(lines)
+
+
+def _json(value: Any) -> str:
+    return json.encode(value).decode()

@@ -1,0 +1,71 @@
+"""What a claim's spec must say; also for the claims that pods and stateful sets carry as templates."""
+
+from __future__ import annotations
+
+from volplane.api.core import PersistentVolumeClaimSpec, TypedLocalObjectReference, TypedObjectReference
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
+from volplane.apiserver.strategies import checks
+
+ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+VOLUME_MODES = ("Block", "Filesystem")
+
+
+def validate(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
+    wrong = []
+    if not spec.access_modes:
+        wrong.append(required(f"{path}.accessModes", "at least 1 access mode is required"))
+    wrong += checks.label_selector(f"{path}.selector", spec.selector)
+    wrong += access_modes(f"{path}.accessModes", spec.access_modes)
+    wrong += _size(f"{path}.resources[storage]", spec)
+    if spec.storage_class_name:
+        wrong += checks.subdomain(f"{path}.storageClassName", spec.storage_class_name)
+    if spec.volume_mode is not None and spec.volume_mode not in VOLUME_MODES:
+        wrong.append(not_supported(f"{path}.volumeMode", spec.volume_mode, VOLUME_MODES))
+    wrong += _data_sources(path, spec)
+    if spec.volume_attributes_class_name:
+        wrong += checks.subdomain(f"{path}.volumeAttributesClassName", spec.volume_attributes_class_name)
+    return wrong
+
+
+def access_modes(path: str, modes: tuple[str, ...]) -> list[Cause]:
+    wrong = [not_supported(path, mode, ACCESS_MODES) for mode in modes if mode not in ACCESS_MODES]
+    known = {mode for mode in modes if mode in ACCESS_MODES}
+    if "ReadWriteOncePod" in known and len(known) > 1:
+        wrong.append(forbidden(path, "may not use ReadWriteOncePod with other access modes"))
+    return wrong
+
+
+def _size(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
+    size = spec.resources.requests.get("storage")
+    if size is None:
+        return [required(path)]
+    return checks.positive_amount(path, size)
+
+
+def _data_sources(path: str, spec: PersistentVolumeClaimSpec) -> list[Cause]:
+    source, ref = spec.data_source, spec.data_source_ref
+    wrong = []
+    if source is not None:
+        wrong += _reference(f"{path}.dataSource", source)
+    if ref is not None:
+        wrong += _reference(f"{path}.dataSourceRef", ref)
+        if ref.namespace:
+            wrong += checks.label(f"{path}.dataSourceRef.namespace", ref.namespace)
+    if source is None or ref is None:
+        return wrong
+    if ref.namespace:
+        told = "may not be specified when dataSourceRef.namespace is specified"
+        wrong.append(invalid(path, f"{path}.dataSource", told))
+    elif (source.api_group, source.kind, source.name) != (ref.api_group, ref.kind, ref.name):
+        wrong.append(invalid(path, f"{path}.dataSource", "must match dataSourceRef"))
+    return wrong
+
+
+def _reference(path: str, ref: TypedLocalObjectReference | TypedObjectReference) -> list[Cause]:
+    wrong = [required(f"{path}.{name}") for name in ("name", "kind") if not getattr(ref, name)]
+    if not ref.api_group and ref.kind != "PersistentVolumeClaim":
+        told = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
+        wrong.append(invalid(path, ref.kind, told))
+    if ref.api_group:
+        wrong += checks.subdomain(f"{path}.apiGroup", ref.api_group)
+    return wrong

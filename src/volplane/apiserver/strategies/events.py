@@ -1,0 +1,48 @@
+"""Events: lenient with old-style ones, stricter with those that carry an eventTime."""
+
+from __future__ import annotations
+
+from volplane.api.core import Event
+from volplane.api.errors import Cause, invalid, required
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategy import Call, Strategy
+
+_LIMITS = (
+    ("reporting_instance", "reportingInstance", 128),
+    ("action", "action", 128),
+    ("reason", "reason", 128),
+)
+MESSAGE_LENGTH = 1024
+
+
+class EventStrategy(Strategy[Event]):
+    def validate_create(self, call: Call, obj: Event) -> list[Cause]:
+        return _place(obj) + (_new_style(obj) if obj.event_time else [])
+
+    def validate_update(self, call: Call, old: Event, new: Event) -> list[Cause]:
+        return self.validate_create(call, new)
+
+
+def _place(event: Event) -> list[Cause]:
+    """An event lies where its subject lies; for subjects of the whole cluster that is `default`."""
+    here, subject = event.metadata.namespace, event.involved_object.namespace
+    if event.event_time:
+        fits = bool(subject) or here in ("default", "kube-system")
+    else:
+        fits = here == subject if subject else here in ("", "default")
+    return [] if fits else [invalid("involvedObject.namespace", subject, "does not match event.namespace")]
+
+
+def _new_style(event: Event) -> list[Cause]:
+    path = "reportingComponent"
+    wrong = [] if event.reporting_component else [required(path)]
+    wrong += checks.qualified(path, event.reporting_component)
+    for attribute, name, limit in _LIMITS:
+        value = getattr(event, attribute)
+        if not value:
+            wrong.append(required(name))
+        elif len(value) > limit:
+            wrong.append(invalid(name, "", f"can have at most {limit} characters"))
+    if len(event.message) > MESSAGE_LENGTH:
+        wrong.append(invalid("message", "", f"can have at most {MESSAGE_LENGTH} characters"))
+    return wrong

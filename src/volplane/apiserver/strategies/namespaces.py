@@ -1,0 +1,62 @@
+"""Namespaces: they carry their own name as a label, and go only when everything inside is gone."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from volplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
+from volplane.api.errors import Cause, Forbidden
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.edit import changed, filled
+from volplane.apiserver.strategy import Call, Strategy
+
+LABEL = "kubernetes.io/metadata.name"
+FINALIZER = "kubernetes"
+PERMANENT = frozenset({"default", "kube-system", "kube-public"})
+
+
+class NamespaceStrategy(Strategy[Namespace]):
+    def defaults(self, obj: Namespace) -> Namespace:
+        return changed(_labelled(obj), status=filled(obj.status, phase="Active"))
+
+    async def admit_delete(self, call: Call, obj: Namespace) -> None:
+        if obj.name in PERMANENT:
+            raise Forbidden.to(call.kind, obj.name, "this namespace may not be deleted")
+
+    def prepare_create(self, call: Call, obj: Namespace) -> Namespace:
+        held = obj.spec.finalizers
+        finalizers = held if FINALIZER in held else (*held, FINALIZER)
+        # A generated name is known only now.
+        return structs.replace(
+            _labelled(obj),
+            spec=NamespaceSpec(finalizers=finalizers),
+            status=NamespaceStatus(phase="Active"),
+        )
+
+    def prepare_update(self, call: Call, old: Namespace, new: Namespace) -> Namespace:
+        if call.subresource == "finalize":
+            return structs.replace(new, status=old.status)
+        return structs.replace(new, spec=old.spec, status=old.status)
+
+    def validate_create(self, call: Call, obj: Namespace) -> list[Cause]:
+        return [
+            cause
+            for at, name in enumerate(obj.spec.finalizers)
+            for cause in checks.qualified(f"spec.finalizers[{at}]", name)
+        ]
+
+    def validate_update(self, call: Call, old: Namespace, new: Namespace) -> list[Cause]:
+        return self.validate_create(call, new) if call.subresource == "finalize" else []
+
+    def mark_deleted(self, call: Call, obj: Namespace) -> Namespace:
+        return changed(obj, status=changed(obj.status, phase="Terminating"))
+
+    def may_vanish(self, obj: Namespace) -> bool:
+        return not obj.spec.finalizers
+
+
+def _labelled(obj: Namespace) -> Namespace:
+    meta = obj.metadata
+    if not meta.name or meta.labels.get(LABEL) == meta.name:
+        return obj
+    return structs.replace(obj, metadata=structs.replace(meta, labels={**meta.labels, LABEL: meta.name}))

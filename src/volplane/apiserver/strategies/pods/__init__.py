@@ -1,0 +1,111 @@
+"""Pods: admitted with account, priority and patience; then only their images and a few more may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from volplane.api import quantity
+from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
+from volplane.api.errors import Cause, forbidden
+from volplane.apiserver.strategies.edit import changed, filled
+from volplane.apiserver.strategies.pods import admission, defaults, spec, update
+from volplane.apiserver.strategy import Call, Strategy
+from volplane.base import clock
+
+
+class PodStrategy(Strategy[Pod]):
+    def defaults(self, obj: Pod) -> Pod:
+        return defaults.pod(obj)
+
+    async def admit_create(self, call: Call, obj: Pod) -> Pod:
+        return await admission.admit(call, obj)
+
+    async def admit_update(self, call: Call, old: Pod, new: Pod) -> Pod:
+        if call.subresource:
+            return new
+        # What the server chose at creation comes back when a writer leaves it out.
+        kept = filled(new.spec, priority=old.spec.priority, preemption_policy=old.spec.preemption_policy)
+        return changed(new, spec=admission.with_patience(kept))
+
+    def prepare_create(self, call: Call, obj: Pod) -> Pod:
+        status = PodStatus(phase="Pending", qos_class=qos_class(obj.spec))
+        if obj.spec.scheduling_gates:
+            status = structs.replace(status, conditions=(_gated(call),))
+        return structs.replace(obj, status=status)
+
+    def prepare_status(self, call: Call, old: Pod, new: Pod) -> Pod:
+        made = super().prepare_status(call, old, new)
+        # A kubelet reports; who owns a pod is not its to say.
+        owners = old.metadata.owner_references
+        return structs.replace(
+            made,
+            metadata=structs.replace(made.metadata, owner_references=owners),
+            status=structs.replace(made.status, qos_class=old.status.qos_class),
+        )
+
+    def validate_create(self, call: Call, obj: Pod) -> list[Cause]:
+        wrong = _whole(obj)
+        if obj.spec.ephemeral_containers:
+            wrong.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
+        if obj.spec.node_name and obj.spec.scheduling_gates:
+            told = "cannot be set until all schedulingGates have been cleared"
+            wrong.append(forbidden("spec.nodeName", told))
+        return wrong
+
+    def prepare_update(self, call: Call, old: Pod, new: Pod) -> Pod:
+        if call.subresource == "ephemeralcontainers":
+            spec = structs.replace(old.spec, ephemeral_containers=new.spec.ephemeral_containers)
+            return structs.replace(old, spec=spec)
+        return super().prepare_update(call, old, new)
+
+    def validate_update(self, call: Call, old: Pod, new: Pod) -> list[Cause]:
+        if call.subresource == "ephemeralcontainers":
+            return _whole(new) + update.validate_ephemeral(old, new)
+        if old.spec == new.spec:
+            return []
+        return _whole(new) + update.validate(old, new)
+
+    def validate_status(self, call: Call, old: Pod, new: Pod) -> list[Cause]:
+        return update.validate_status(old, new)
+
+
+def _whole(pod: Pod) -> list[Cause]:
+    return spec.pod_spec("spec", pod.spec, pod=pod.metadata.name)
+
+
+def _gated(call: Call) -> PodCondition:
+    return PodCondition(
+        type="PodScheduled",
+        status="False",
+        last_transition_time=clock.stamp(call.now),
+        reason="SchedulingGated",
+        message="Scheduling is blocked due to non-empty scheduling gates",
+    )
+
+
+_COMPUTE = ("cpu", "memory")
+
+
+def qos_class(pod: PodSpec) -> str:
+    """Guaranteed: every container's requests are its limits. BestEffort: none asks for anything."""
+    every = (*pod.containers, *pod.init_containers)
+    if all(_is_guaranteed(container) for container in every) and every:
+        return "Guaranteed"
+    return "Burstable" if any(_asked(every)) else "BestEffort"
+
+
+def _is_guaranteed(container: Container) -> bool:
+    limits, requests = container.resources.limits, container.resources.requests
+    return all(
+        quantity.parse(limits.get(name, "0")) > 0
+        and quantity.parse(requests.get(name, limits.get(name, "0"))) == quantity.parse(limits.get(name, "0"))
+        for name in _COMPUTE
+    )
+
+
+def _asked(containers: Iterable[Container]) -> Iterable[bool]:
+    for container in containers:
+        for amounts in (container.resources.limits, container.resources.requests):
+            yield any(name in amounts and quantity.parse(amounts[name]) > 0 for name in _COMPUTE)

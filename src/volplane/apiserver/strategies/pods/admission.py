@@ -1,0 +1,172 @@
+"""What the server adds to a new pod: an account and its token, a priority, patience with sick nodes."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from volplane.api import names
+from volplane.api.core import (
+    ConfigMapProjection,
+    Container,
+    DownwardAPIProjection,
+    DownwardAPIVolumeFile,
+    KeyToPath,
+    LocalObjectReference,
+    ObjectFieldSelector,
+    Pod,
+    PodSpec,
+    ProjectedVolumeSource,
+    ServiceAccount,
+    ServiceAccountTokenProjection,
+    Toleration,
+    Volume,
+    VolumeMount,
+    VolumeProjection,
+)
+from volplane.api.errors import Forbidden
+from volplane.api.scheduling import PriorityClass
+from volplane.apiserver.strategies.edit import changed, each
+from volplane.apiserver.strategies.pods.defaults import FILE_MODE
+from volplane.apiserver.strategy import Call
+
+MIRROR = "kubernetes.io/config.mirror"
+TOKEN_PREFIX = "kube-api-access-"
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+TOKEN_SECONDS = 3607  # the odd seven marks tokens that were put here, not asked for
+NODE_PATIENCE = 300
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+
+
+async def admit(call: Call, pod: Pod) -> Pod:
+    spec = pod.spec
+    if MIRROR not in pod.metadata.annotations:
+        spec = await _with_account(call, pod)
+    spec = await _with_priority(call, pod, spec)
+    return changed(pod, spec=with_patience(spec))
+
+
+def _refuse(call: Call, pod: Pod, why: str) -> Forbidden:
+    return Forbidden.to(call.kind, pod.metadata.name or call.name, why)
+
+
+# The service account
+
+
+async def _with_account(call: Call, pod: Pod) -> PodSpec:
+    name = pod.spec.service_account_name or "default"
+    account = await call.reader.get(ServiceAccount, name, call.namespace)
+    if account is None:
+        where = f"{call.namespace}/{name}"
+        raise _refuse(
+            call, pod, f'error looking up service account {where}: serviceaccount "{name}" not found'
+        )
+    spec = changed(pod.spec, service_account_name=name, service_account=name)
+    if _mounts_token(account, spec):
+        spec = with_token(spec)
+    if not spec.image_pull_secrets and account.image_pull_secrets:
+        secrets = tuple(LocalObjectReference(name=s.name) for s in account.image_pull_secrets)
+        spec = structs.replace(spec, image_pull_secrets=secrets)
+    return spec
+
+
+def _mounts_token(account: ServiceAccount, spec: PodSpec) -> bool:
+    if spec.automount_service_account_token is not None:
+        return spec.automount_service_account_token
+    return account.automount_service_account_token is not False
+
+
+def with_token(spec: PodSpec) -> PodSpec:
+    """The account's token in every container that mounts nothing of its own there."""
+    held = next((v.name for v in spec.volumes if v.name.startswith(TOKEN_PREFIX)), "")
+    name = held or names.generate(TOKEN_PREFIX)
+    mount = VolumeMount(name=name, read_only=True, mount_path=TOKEN_PATH)
+
+    def mounted(container: Container) -> Container:
+        if any(m.mount_path == TOKEN_PATH for m in container.volume_mounts):
+            return container
+        return structs.replace(container, volume_mounts=(*container.volume_mounts, mount))
+
+    made = changed(
+        spec,
+        containers=each(spec.containers, mounted),
+        init_containers=each(spec.init_containers, mounted),
+    )
+    if held or made is spec:
+        return made
+    return structs.replace(made, volumes=(*spec.volumes, Volume(name=name, projected=_token_source())))
+
+
+def _token_source() -> ProjectedVolumeSource:
+    root = ConfigMapProjection(name="kube-root-ca.crt", items=(KeyToPath(key="ca.crt", path="ca.crt"),))
+    place = ObjectFieldSelector(api_version="v1", field_path="metadata.namespace")
+    return ProjectedVolumeSource(
+        default_mode=FILE_MODE,
+        sources=(
+            VolumeProjection(
+                service_account_token=ServiceAccountTokenProjection(
+                    path="token", expiration_seconds=TOKEN_SECONDS
+                )
+            ),
+            VolumeProjection(config_map=root),
+            VolumeProjection(
+                downward_api=DownwardAPIProjection(
+                    items=(DownwardAPIVolumeFile(path="namespace", field_ref=place),)
+                )
+            ),
+        ),
+    )
+
+
+# Priority
+
+# Known without an object, so that system pods can be made before anything else is there.
+_SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_PREEMPTION = "PreemptLowerPriority"
+
+
+async def _with_priority(call: Call, pod: Pod, spec: PodSpec) -> PodSpec:
+    name, value, policy = await _priority(call, pod, spec.priority_class_name)
+    if spec.priority is not None and spec.priority != value:
+        raise _refuse(
+            call,
+            pod,
+            f"the integer value of priority ({spec.priority}) must not be provided in pod spec; "
+            f"priority admission controller computed {value} from the given PriorityClass name",
+        )
+    if spec.preemption_policy is not None and spec.preemption_policy != policy:
+        raise _refuse(
+            call,
+            pod,
+            f"the string value of PreemptionPolicy ({spec.preemption_policy}) must not be provided in "
+            f"pod spec; priority admission controller computed {policy} from the given PriorityClass name",
+        )
+    return changed(spec, priority_class_name=name, priority=value, preemption_policy=policy)
+
+
+async def _priority(call: Call, pod: Pod, name: str) -> tuple[str, int, str]:
+    if not name:
+        classes = [c for c in await call.reader.list(PriorityClass) if c.global_default]
+        chosen = min(classes, key=lambda c: c.value, default=None)
+        if chosen is None:
+            return "", 0, _PREEMPTION
+    else:
+        chosen = await call.reader.get(PriorityClass, name)
+    if chosen is not None:
+        return chosen.name, chosen.value, chosen.preemption_policy or _PREEMPTION
+    if name in _SYSTEM:
+        return name, _SYSTEM[name], _PREEMPTION
+    raise _refuse(call, pod, f"no PriorityClass with name {name} was found")
+
+
+# Nodes that stop answering
+
+
+def with_patience(spec: PodSpec) -> PodSpec:
+    """A node that is not ready keeps its pods for a while."""
+    added = tuple(
+        Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=NODE_PATIENCE)
+        for key in (NOT_READY, UNREACHABLE)
+        if not any(t.key in (key, "") and t.effect in ("NoExecute", "") for t in spec.tolerations)
+    )
+    return structs.replace(spec, tolerations=(*spec.tolerations, *added)) if added else spec

@@ -1,0 +1,156 @@
+"""What may change in a pod once it exists: images, a shorter deadline, more tolerations, fewer gates."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from volplane.api.core import Container, ContainerStatus, Pod, PodSpec
+from volplane.api.errors import Cause, forbidden, invalid, required
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.pods.spec import tolerations
+
+MUTABLE = (
+    "`spec.containers[*].image`",
+    "`spec.initContainers[*].image`",
+    "`spec.activeDeadlineSeconds`",
+    "`spec.tolerations` (only additions to existing tolerations)",
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
+)
+
+
+def validate(old: Pod, new: Pod) -> list[Cause]:
+    before, after = old.spec, new.spec
+    for name in ("containers", "init_containers"):
+        if len(getattr(before, name)) != len(getattr(after, name)):
+            path = "spec.containers" if name == "containers" else "spec.initContainers"
+            return [forbidden(path, "pod updates may not add or remove containers")]
+    wrong = _images("spec.containers", after.containers) + _images(
+        "spec.initContainers", after.init_containers
+    )
+    late = _deadline(before, after)
+    if late:
+        return wrong + late
+    wrong += _tolerations(before, after)
+    wrong += _gates(before, after)
+    rest = _with_mutable_parts_of(before, after)
+    if rest != before:
+        told = f"pod updates may not change fields other than {','.join(MUTABLE)}"
+        wrong.append(forbidden("spec", f"{told}\n{checks.difference(before, rest)}"))
+    return wrong
+
+
+def _images(path: str, containers: tuple[Container, ...]) -> list[Cause]:
+    wrong: list[Cause] = []
+    for at, container in enumerate(containers):
+        if not container.image:
+            wrong.append(required(f"{path}[{at}].image"))
+        elif container.image.strip() != container.image:
+            told = "must not have leading or trailing whitespace"
+            wrong.append(invalid(f"{path}[{at}].image", container.image, told))
+    return wrong
+
+
+def _deadline(before: PodSpec, after: PodSpec) -> list[Cause]:
+    path, held, given = (
+        "spec.activeDeadlineSeconds",
+        before.active_deadline_seconds,
+        after.active_deadline_seconds,
+    )
+    if given is None:
+        told = "must not update from a positive integer to nil value"
+        return [] if held is None else [invalid(path, None, told)]
+    if held is not None and held < given:
+        return [invalid(path, given, "must be less than or equal to previous value")]
+    return checks.between(path, given, 0, checks.MAX_INT32)
+
+
+def _tolerations(before: PodSpec, after: PodSpec) -> list[Cause]:
+    path = "spec.tolerations"
+    given = {structs.replace(t, toleration_seconds=None) for t in after.tolerations}
+    held = {structs.replace(t, toleration_seconds=None) for t in before.tolerations}
+    if not held <= given:
+        return [forbidden(path, "existing toleration can not be modified except its tolerationSeconds")]
+    return tolerations(path, after.tolerations)
+
+
+def _gates(before: PodSpec, after: PodSpec) -> list[Cause]:
+    held = {gate.name for gate in before.scheduling_gates}
+    return [
+        forbidden(
+            f"spec.schedulingGates[{at}].name",
+            f"only deletion is allowed, but found new scheduling gate '{gate.name}'",
+        )
+        for at, gate in enumerate(after.scheduling_gates)
+        if gate.name not in held
+    ]
+
+
+def _with_mutable_parts_of(before: PodSpec, after: PodSpec) -> PodSpec:
+    """The new spec with everything that may change put back, to see whether anything else did."""
+    grace = after.termination_grace_period_seconds
+    if grace == 1 and (before.termination_grace_period_seconds or 0) < 0:
+        grace = before.termination_grace_period_seconds
+    gated = bool(before.scheduling_gates)
+    return structs.replace(
+        after,
+        containers=_with_images_of(before.containers, after.containers),
+        init_containers=_with_images_of(before.init_containers, after.init_containers),
+        active_deadline_seconds=before.active_deadline_seconds,
+        scheduling_gates=before.scheduling_gates,
+        tolerations=before.tolerations,
+        termination_grace_period_seconds=grace,
+        # A gated pod is not placed yet: where it may go can still be narrowed.
+        node_selector=before.node_selector if gated and _narrows(before, after) else after.node_selector,
+    )
+
+
+def _narrows(before: PodSpec, after: PodSpec) -> bool:
+    return before.node_selector.items() <= after.node_selector.items()
+
+
+def _with_images_of(held: tuple[Container, ...], given: tuple[Container, ...]) -> tuple[Container, ...]:
+    return tuple(structs.replace(new, image=old.image) for old, new in zip(held, given, strict=True))
+
+
+def validate_ephemeral(old: Pod, new: Pod) -> list[Cause]:
+    """Debugging containers are only ever added."""
+    path = "spec.ephemeralContainers"
+    given = {container.name: container for container in new.spec.ephemeral_containers}
+    wrong: list[Cause] = []
+    for held in old.spec.ephemeral_containers:
+        if held.name not in given:
+            told = f'existing ephemeral containers "{held.name}" may not be removed\n'
+            wrong.append(forbidden(path, told))
+        elif given[held.name] != held:
+            told = f'existing ephemeral containers "{held.name}" may not be changed\n'
+            wrong.append(forbidden(path, told))
+    return wrong
+
+
+def validate_status(old: Pod, new: Pod) -> list[Cause]:
+    wrong: list[Cause] = []
+    for at, condition in enumerate(new.status.conditions):
+        wrong += checks.qualified(f"status.conditions[{at}].Type", condition.type)
+    if new.status.nominated_node_name and new.status.nominated_node_name != old.status.nominated_node_name:
+        wrong += checks.subdomain("status.nominatedNodeName", new.status.nominated_node_name)
+    for name, path in (("container_statuses", "containerStatuses"),):
+        wrong += _transitions(f"status.{path}", old, getattr(old.status, name), getattr(new.status, name))
+    return wrong
+
+
+def _transitions(
+    path: str, pod: Pod, before: tuple[ContainerStatus, ...], after: tuple[ContainerStatus, ...]
+) -> list[Cause]:
+    """A container that has ended for good does not come back."""
+    policy = pod.spec.restart_policy
+    if policy == "Always":
+        return []
+    alive = {status.name for status in after if status.state.terminated is None}
+    told = "may not be transitioned to non-terminated state"
+    return [
+        forbidden(f"{path}[{at}].state", told)
+        for at, status in enumerate(before)
+        if status.state.terminated is not None
+        and status.name in alive
+        and not (policy == "OnFailure" and status.state.terminated.exit_code != 0)
+    ]

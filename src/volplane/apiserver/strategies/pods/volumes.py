@@ -1,0 +1,214 @@
+"""The volumes of a pod: each has a name of its own and exactly one source that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api import names, quantity
+from volplane.api.core import (
+    CSIVolumeSource,
+    DownwardAPIVolumeFile,
+    EphemeralVolumeSource,
+    HostPathVolumeSource,
+    KeyToPath,
+    NFSVolumeSource,
+    PersistentVolumeClaimVolumeSource,
+    ProjectedVolumeSource,
+    Volume,
+    VolumeProjection,
+)
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required
+from volplane.apiserver.strategies import checks, claim_spec
+
+HOST_PATH_TYPES = (
+    "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
+)  # fmt: skip
+
+_WIRE = {f.name: f.encode_name for f in structs.fields(Volume)}
+_SOURCES = tuple(name for name in _WIRE if name != "name")
+
+
+def volumes(path: str, given: tuple[Volume, ...], pod: str) -> tuple[dict[str, Volume], list[Cause]]:
+    """The volumes that containers may mount, and what is wrong with the others."""
+    usable: dict[str, Volume] = {}
+    wrong: list[Cause] = []
+    made = {names.owned_claim(pod, v.name) for v in given if v.ephemeral is not None} if pod else set()
+    for at, volume in enumerate(given):
+        here = f"{path}[{at}]"
+        found = _volume(here, volume, usable)
+        if not found:
+            usable[volume.name] = volume
+        wrong += found
+        claim = volume.persistent_volume_claim
+        if claim is not None and claim.claim_name in made:
+            told = "must not reference a PVC that gets created for an ephemeral volume"
+            wrong.append(invalid(f"{here}.persistentVolumeClaim.claimName", claim.claim_name, told))
+    return usable, wrong
+
+
+def _volume(path: str, volume: Volume, others: Mapping[str, Volume]) -> list[Cause]:
+    wrong = _source(path, volume)
+    wrong += checks.label(f"{path}.name", volume.name) if volume.name else [required(f"{path}.name")]
+    if volume.name in others:
+        wrong.append(duplicate(f"{path}.name", volume.name))
+    return wrong
+
+
+def _source(path: str, volume: Volume) -> list[Cause]:
+    given = [name for name in _SOURCES if getattr(volume, name) is not None]
+    if not given:
+        return [required(path, "must specify a volume type")]
+    wrong = checks.single(path, [_WIRE[name] for name in given], "volume type")
+    check = _CHECKS.get(given[0])
+    return (check(f"{path}.{_WIRE[given[0]]}", getattr(volume, given[0])) if check else []) + wrong
+
+
+def host_path(path: str, source: HostPathVolumeSource) -> list[Cause]:
+    if not source.path:
+        return [required(f"{path}.path")]
+    wrong = checks.no_backsteps(f"{path}.path", source.path)
+    if source.type is not None and source.type not in HOST_PATH_TYPES:
+        wrong.append(not_supported(f"{path}.type", source.type, HOST_PATH_TYPES))
+    return wrong
+
+
+def nfs(path: str, source: NFSVolumeSource) -> list[Cause]:
+    wrong = [required(f"{path}.{name}") for name in ("server", "path") if not getattr(source, name)]
+    if not source.path.startswith("/"):
+        wrong.append(invalid(f"{path}.path", source.path, "must be an absolute path"))
+    return wrong
+
+
+def _claim(path: str, source: PersistentVolumeClaimVolumeSource) -> list[Cause]:
+    return [] if source.claim_name else [required(f"{path}.claimName")]
+
+
+def _empty_dir(path: str, source: Any) -> list[Cause]:
+    if source.size_limit is None or quantity.parse(source.size_limit) >= 0:
+        return []
+    return [forbidden(f"{path}.sizeLimit", "SizeLimit field must be a valid resource quantity")]
+
+
+def _secret(path: str, source: Any) -> list[Cause]:
+    wrong = [] if source.secret_name else [required(f"{path}.secretName")]
+    return wrong + _files(path, source)
+
+
+def _config_map(path: str, source: Any) -> list[Cause]:
+    wrong = [] if source.name else [required(f"{path}.name")]
+    return wrong + _files(path, source)
+
+
+def _files(path: str, source: Any) -> list[Cause]:
+    return checks.file_mode(f"{path}.defaultMode", source.default_mode) + _items(path, source.items)
+
+
+def _items(path: str, items: tuple[KeyToPath, ...]) -> list[Cause]:
+    wrong: list[Cause] = []
+    for at, item in enumerate(items):
+        here = f"{path}.items[{at}]"
+        wrong += [required(f"{here}.{name}") for name in ("key", "path") if not getattr(item, name)]
+        wrong += checks.local_path(f"{here}.path", item.path)
+        wrong += checks.file_mode(f"{here}.mode", item.mode)
+    return wrong
+
+
+def _downward(path: str, source: Any) -> list[Cause]:
+    return checks.file_mode(f"{path}.defaultMode", source.default_mode) + _downward_files(path, source.items)
+
+
+def _downward_files(path: str, files: tuple[DownwardAPIVolumeFile, ...]) -> list[Cause]:
+    wrong: list[Cause] = []
+    for at, file in enumerate(files):
+        here = f"{path}[{at}]"
+        if not file.path:
+            wrong.append(required(f"{path}.path"))
+        wrong += checks.local_path(f"{path}.path", file.path)
+        if file.field_ref is not None and file.resource_field_ref is not None:
+            told = "fieldRef and resourceFieldRef can not be specified simultaneously"
+            wrong.append(invalid(here, "resource", told))
+        elif file.field_ref is None and file.resource_field_ref is None:
+            wrong.append(required(here, "one of fieldRef and resourceFieldRef is required"))
+        wrong += checks.file_mode(f"{path}.mode", file.mode)
+    return wrong
+
+
+def _projected(path: str, source: ProjectedVolumeSource) -> list[Cause]:
+    wrong = checks.file_mode(f"{path}.defaultMode", source.default_mode)
+    for at, part in enumerate(source.sources):
+        wrong += _projection(f"{path}.sources[{at}]", part)
+    return wrong
+
+
+def _projection(path: str, part: VolumeProjection) -> list[Cause]:
+    given = [f.encode_name for f in structs.fields(VolumeProjection) if getattr(part, f.name) is not None]
+    wrong = checks.single(path, given, "volume type")
+    if part.secret is not None:
+        wrong += [] if part.secret.name else [required(f"{path}.name")]
+        wrong += _items(f"{path}.secret", part.secret.items)
+    elif part.config_map is not None:
+        wrong += [] if part.config_map.name else [required(f"{path}.name")]
+        wrong += _items(f"{path}.configMap", part.config_map.items)
+    elif part.downward_api is not None:
+        wrong += _downward_files(f"{path}.downwardAPI", part.downward_api.items)
+    elif part.service_account_token is not None:
+        wrong += _token(f"{path}.serviceAccountToken", part)
+    return wrong
+
+
+def _token(path: str, part: VolumeProjection) -> list[Cause]:
+    token = part.service_account_token
+    assert token is not None
+    wrong = [] if token.path else [required(f"{path}.path")]
+    seconds = token.expiration_seconds or 0
+    if seconds < 600:
+        told = "may not specify a duration less than 10 minutes"
+        wrong.append(invalid(f"{path}.expirationSeconds", seconds, told))
+    elif seconds > 1 << 32:
+        told = "may not specify a duration larger than 2^32 seconds"
+        wrong.append(invalid(f"{path}.expirationSeconds", seconds, told))
+    return wrong
+
+
+def _csi(path: str, source: CSIVolumeSource) -> list[Cause]:
+    wrong = checks.driver_name(f"{path}.driver", source.driver)
+    secret = source.node_publish_secret_ref
+    if secret is not None and not secret.name:
+        wrong.append(required(f"{path}.nodePublishSecretRef.name"))
+    elif secret is not None:
+        wrong += checks.subdomain(f"{path}.name", secret.name)
+    return wrong
+
+
+def _ephemeral(path: str, source: EphemeralVolumeSource) -> list[Cause]:
+    if source.volume_claim_template is None:
+        return [required(f"{path}.volumeClaimTemplate")]
+    return claim_spec.validate(f"{path}.volumeClaimTemplate.spec", source.volume_claim_template.spec)
+
+
+def _flex(path: str, source: Any) -> list[Cause]:
+    wrong = [] if source.driver else [required(f"{path}.driver")]
+    for key in source.options:
+        domain = key.partition("/")[0]
+        if domain in ("kubernetes.io", "k8s.io") or domain.endswith((".kubernetes.io", ".k8s.io")):
+            told = "`kubernetes.io` and `k8s.io` namespaces are reserved"
+            wrong.append(invalid(f"{path}.options[{key}]", key, told))
+    return wrong
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], list[Cause]]] = {
+    "empty_dir": _empty_dir,
+    "host_path": host_path,
+    "nfs": nfs,
+    "persistent_volume_claim": _claim,
+    "secret": _secret,
+    "config_map": _config_map,
+    "downward_api": _downward,
+    "projected": _projected,
+    "csi": _csi,
+    "ephemeral": _ephemeral,
+    "flex_volume": _flex,
+}

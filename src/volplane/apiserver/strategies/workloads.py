@@ -1,0 +1,322 @@
+"""Deployments, replica, daemon and stateful sets: defaults, selectors that match, templates that can run."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from volplane.api.apps import (
+    DaemonSet,
+    DaemonSetUpdateStrategy,
+    Deployment,
+    DeploymentStrategy,
+    ReplicaSet,
+    RollingUpdateDaemonSet,
+    RollingUpdateDeployment,
+    RollingUpdateStatefulSetStrategy,
+    StatefulSet,
+    StatefulSetPersistentVolumeClaimRetentionPolicy,
+)
+from volplane.api.core import EmptyDirVolumeSource, PersistentVolumeClaim, PodTemplateSpec, Volume
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
+from volplane.api.meta import LabelSelector
+from volplane.api.selectors import BadSelector, Labels
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.edit import changed, each, filled
+from volplane.apiserver.strategies.pods import defaults, spec
+from volplane.apiserver.strategy import Call, Strategy
+
+HISTORY = 10
+PROGRESS_SECONDS = 600
+_PERCENT = re.compile(r"[0-9]+%")
+_PERCENT_WORDS = (
+    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex "
+    "used for validation is '[0-9]+%')"
+)
+
+
+class DeploymentRules(Strategy[Deployment]):
+    def defaults(self, obj: Deployment) -> Deployment:
+        made = filled(
+            obj.spec,
+            replicas=1,
+            revision_history_limit=HISTORY,
+            progress_deadline_seconds=PROGRESS_SECONDS,
+        )
+        made = changed(made, template=defaults.template(made.template), strategy=_rolling(made.strategy))
+        return changed(obj, spec=made)
+
+    def validate_create(self, call: Call, obj: Deployment) -> list[Cause]:
+        given = obj.spec
+        wrong = checks.not_negative("spec.replicas", given.replicas or 0)
+        wrong += _selector("deployment", given.selector)
+        wrong += _template("ReplicaSet", given.template, given.selector)
+        wrong += _deployment_strategy("spec.strategy", given.strategy)
+        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        wrong += checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
+        if given.progress_deadline_seconds is not None:
+            path = "spec.progressDeadlineSeconds"
+            wrong += checks.not_negative(path, given.progress_deadline_seconds)
+            if given.progress_deadline_seconds <= given.min_ready_seconds:
+                told = "must be greater than minReadySeconds"
+                wrong.append(invalid(path, given.progress_deadline_seconds, told))
+        return wrong
+
+    def validate_update(self, call: Call, old: Deployment, new: Deployment) -> list[Cause]:
+        wrong = self.validate_create(call, new)
+        return wrong + checks.same("spec.selector", new.spec.selector, old.spec.selector)
+
+    def validate_status(self, call: Call, old: Deployment, new: Deployment) -> list[Cause]:
+        names = ("updatedReplicas", "readyReplicas", "availableReplicas")
+        return _counts(new.status, ("updated_replicas", "ready_replicas", "available_replicas"), names)
+
+
+class ReplicaSetRules(Strategy[ReplicaSet]):
+    def defaults(self, obj: ReplicaSet) -> ReplicaSet:
+        made = filled(obj.spec, replicas=1)
+        return changed(obj, spec=changed(made, template=defaults.template(made.template)))
+
+    def validate_create(self, call: Call, obj: ReplicaSet) -> list[Cause]:
+        given = obj.spec
+        wrong = checks.not_negative("spec.replicas", given.replicas or 0)
+        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        wrong += _selector("deployment", given.selector)
+        return wrong + _template("ReplicaSet", given.template, given.selector)
+
+    def validate_update(self, call: Call, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
+        wrong = self.validate_create(call, new)
+        return wrong + checks.same("spec.selector", new.spec.selector, old.spec.selector)
+
+    def validate_status(self, call: Call, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
+        names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+        return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
+
+
+class DaemonSetRules(Strategy[DaemonSet]):
+    def defaults(self, obj: DaemonSet) -> DaemonSet:
+        made = filled(obj.spec, revision_history_limit=HISTORY)
+        update = filled(made.update_strategy, type="RollingUpdate")
+        if update.type == "RollingUpdate":
+            rolling = filled(
+                update.rolling_update or RollingUpdateDaemonSet(), max_unavailable=1, max_surge=0
+            )
+            update = changed(update, rolling_update=rolling)
+        return changed(
+            obj, spec=changed(made, template=defaults.template(made.template), update_strategy=update)
+        )
+
+    def validate_create(self, call: Call, obj: DaemonSet) -> list[Cause]:
+        given = obj.spec
+        wrong = checks.label_selector("spec.selector", given.selector)
+        if given.selector is not None and _is_empty(given.selector):
+            told = "empty selector is invalid for daemonset"
+            wrong.append(invalid("spec.selector", checks.shown(given.selector), told))
+        wrong += _template("DaemonSet", given.template, given.selector)
+        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        wrong += _daemon_strategy("spec.updateStrategy", given.update_strategy)
+        return wrong + checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
+
+    def validate_update(self, call: Call, old: DaemonSet, new: DaemonSet) -> list[Cause]:
+        wrong = self.validate_create(call, new)
+        return wrong + checks.same("spec.selector", new.spec.selector, old.spec.selector)
+
+
+class StatefulSetRules(Strategy[StatefulSet]):
+    def defaults(self, obj: StatefulSet) -> StatefulSet:
+        made = filled(
+            obj.spec,
+            replicas=1,
+            revision_history_limit=HISTORY,
+            pod_management_policy="OrderedReady",
+            persistent_volume_claim_retention_policy=StatefulSetPersistentVolumeClaimRetentionPolicy(),
+        )
+        update = made.update_strategy
+        if not update.type:
+            update = changed(
+                filled(update, rolling_update=RollingUpdateStatefulSetStrategy()), type="RollingUpdate"
+            )
+        if update.type == "RollingUpdate" and update.rolling_update is not None:
+            update = changed(update, rolling_update=filled(update.rolling_update, partition=0))
+        policy = made.persistent_volume_claim_retention_policy
+        assert policy is not None
+        made = changed(
+            made,
+            template=defaults.template(made.template),
+            update_strategy=update,
+            volume_claim_templates=each(made.volume_claim_templates, _claim_template),
+            persistent_volume_claim_retention_policy=filled(
+                policy, when_deleted="Retain", when_scaled="Retain"
+            ),
+        )
+        return changed(obj, spec=made)
+
+    def validate_create(self, call: Call, obj: StatefulSet) -> list[Cause]:
+        given = obj.spec
+        wrong = checks.one_of(
+            "spec.podManagementPolicy", given.pod_management_policy, ("OrderedReady", "Parallel")
+        )
+        wrong += checks.not_negative("spec.replicas", given.replicas or 0)
+        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        wrong += _selector("statefulset", given.selector)
+        return wrong + _template("StatefulSet", _with_claims(given), given.selector)
+
+    def validate_update(self, call: Call, old: StatefulSet, new: StatefulSet) -> list[Cause]:
+        wrong = self.validate_create(call, new)
+        mutable = (
+            "replicas",
+            "ordinals",
+            "template",
+            "update_strategy",
+            "revision_history_limit",
+            "persistent_volume_claim_retention_policy",
+            "min_ready_seconds",
+        )
+        put_back = changed(new.spec, **{name: getattr(old.spec, name) for name in mutable})
+        if put_back != old.spec:
+            told = (
+                "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "
+                "'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and "
+                "'minReadySeconds' are forbidden"
+            )
+            wrong.append(forbidden("spec", told))
+        return wrong
+
+
+def _claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    spec = filled(claim.spec, volume_mode="Filesystem")
+    return changed(claim, spec=spec, status=filled(claim.status, phase="Pending"))
+
+
+def _with_claims(given: Any) -> PodTemplateSpec:
+    """The template with a volume per claim: containers mount them by the claims' names."""
+    template: PodTemplateSpec = given.template
+    held = {volume.name for volume in template.spec.volumes}
+    added = tuple(
+        Volume(name=claim.name, empty_dir=EmptyDirVolumeSource())
+        for claim in given.volume_claim_templates
+        if claim.name not in held
+    )
+    return changed(template, spec=changed(template.spec, volumes=(*template.spec.volumes, *added)))
+
+
+# Shared
+
+
+def _rolling(strategy: DeploymentStrategy) -> DeploymentStrategy:
+    strategy = filled(strategy, type="RollingUpdate")
+    if strategy.type != "RollingUpdate":
+        return strategy
+    rolling = filled(
+        strategy.rolling_update or RollingUpdateDeployment(), max_unavailable="25%", max_surge="25%"
+    )
+    return changed(strategy, rolling_update=rolling)
+
+
+def _is_empty(selector: LabelSelector) -> bool:
+    return not selector.match_labels and not selector.match_expressions
+
+
+def _selector(word: str, selector: LabelSelector | None) -> list[Cause]:
+    if selector is None:
+        return [required("spec.selector")]
+    wrong = checks.label_selector("spec.selector", selector)
+    if _is_empty(selector):
+        told = f"empty selector is invalid for {word}"
+        wrong.append(invalid("spec.selector", checks.shown(selector), told))
+    return wrong
+
+
+def _template(word: str, template: PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
+    path = "spec.template"
+    wrong: list[Cause] = []
+    if selector is not None and not _is_empty(selector) and not _matches(selector, template):
+        told = "`selector` does not match template `labels`"
+        wrong.append(invalid(f"{path}.metadata.labels", dict(template.metadata.labels), told))
+    wrong += spec.template(path, template)
+    policy = template.spec.restart_policy
+    if policy != "Always":
+        wrong.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
+    if template.spec.active_deadline_seconds is not None:
+        told = f"activeDeadlineSeconds in {word} is not Supported"
+        wrong.append(forbidden(f"{path}.spec.activeDeadlineSeconds", told))
+    return wrong
+
+
+def _matches(selector: LabelSelector, template: PodTemplateSpec) -> bool:
+    try:
+        return Labels.of(selector).matches(template.metadata.labels)
+    except BadSelector:
+        return True  # said already by the selector's own check
+
+
+def _deployment_strategy(path: str, strategy: DeploymentStrategy) -> list[Cause]:
+    rolling = strategy.rolling_update
+    if strategy.type == "Recreate":
+        told = "may not be specified when strategy `type` is 'Recreate'"
+        return [] if rolling is None else [forbidden(f"{path}.rollingUpdate", told)]
+    if strategy.type != "RollingUpdate":
+        return [not_supported(path, checks.shown(strategy), ("Recreate", "RollingUpdate"))]
+    if rolling is None:
+        return [required(f"{path}.rollingUpdate", "this should be defaulted and never be nil")]
+    here = f"{path}.rollingUpdate"
+    wrong = _share(f"{here}.maxUnavailable", rolling.max_unavailable) + _share(
+        f"{here}.maxSurge", rolling.max_surge
+    )
+    if _number(rolling.max_unavailable) == 0 and _number(rolling.max_surge) == 0:
+        told = "may not be 0 when `maxSurge` is 0"
+        wrong.append(invalid(f"{here}.maxUnavailable", rolling.max_unavailable, told))
+    return wrong + _not_over_100(f"{here}.maxUnavailable", rolling.max_unavailable)
+
+
+def _daemon_strategy(path: str, strategy: DaemonSetUpdateStrategy) -> list[Cause]:
+    if strategy.type == "OnDelete":
+        return []
+    if strategy.type != "RollingUpdate":
+        return [not_supported(path, checks.shown(strategy), ("RollingUpdate", "OnDelete"))]
+    rolling = strategy.rolling_update
+    if rolling is None:
+        return [required(f"{path}.rollingUpdate")]
+    here = f"{path}.rollingUpdate"
+    wrong: list[Cause] = []
+    for name, value in (("maxUnavailable", rolling.max_unavailable), ("maxSurge", rolling.max_surge)):
+        wrong += _share(f"{here}.{name}", value) + _not_over_100(f"{here}.{name}", value)
+    down, extra = _number(rolling.max_unavailable), _number(rolling.max_surge)
+    if down and extra:
+        told = "may not be set when maxUnavailable is non-zero"
+        wrong.append(invalid(f"{here}.maxSurge", rolling.max_surge, told))
+    elif not down and not extra:
+        wrong.append(required(f"{here}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
+    return wrong
+
+
+def _share(path: str, value: int | str | None) -> list[Cause]:
+    """A number of pods or a percentage of them."""
+    if isinstance(value, str):
+        return [] if _PERCENT.fullmatch(value) else [invalid(path, value, _PERCENT_WORDS)]
+    return checks.not_negative(path, value or 0)
+
+
+def _number(value: int | str | None) -> int:
+    if isinstance(value, str):
+        return int(value[:-1]) if _PERCENT.fullmatch(value) else -1
+    return value or 0
+
+
+def _not_over_100(path: str, value: int | str | None) -> list[Cause]:
+    if not isinstance(value, str) or _number(value) <= 100:
+        return []
+    return [invalid(path, value, "must not be greater than 100%")]
+
+
+def _counts(status: Any, attributes: tuple[str, ...], names: tuple[str, ...]) -> list[Cause]:
+    wrong = checks.not_negative("status.replicas", status.replicas)
+    told = "cannot be greater than status.replicas"
+    for attribute, name in zip(attributes, names, strict=True):
+        count = getattr(status, attribute)
+        wrong += checks.not_negative(f"status.{name}", count)
+        if count > status.replicas:
+            wrong.append(invalid(f"status.{name}", count, told))
+    if status.available_replicas > status.ready_replicas:
+        told = "cannot be greater than readyReplicas"
+        wrong.append(invalid("status.availableReplicas", status.available_replicas, told))
+    return wrong

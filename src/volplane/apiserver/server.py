@@ -84,6 +84,7 @@ async def run(settings: Settings, store: Store) -> Server:
     core = Core(store)
     client = pki.kubelet_client
     to_nodes = tls.client_context(pki.ca_path, str(client.cert_path), str(client.key_path))
+    to_nodes.check_hostname = False  # a node is known by its address, which its certificate need not name
     app = App(core.backend, Authenticator([pki.tokens]), core.authorizers, Streams(to_nodes))
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
     listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, max_body=BODY_LIMIT)

@@ -179,20 +179,11 @@ def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[st
 
 
 def is_worth_a_look(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
-    """A change that only records an error is our own, and must not cut the backoff short."""
+    """What we write ourselves (errors, finalizer, node ID) must not cut the backoff short."""
     if old is None or new is None or old is new:
         return True
     return _facts(old) != _facts(new)
 
 
 def _facts(attachment: VolumeAttachment) -> tuple[object, ...]:
-    meta, status = attachment.metadata, attachment.status
-    return (
-        meta.uid,
-        meta.deletion_timestamp,
-        meta.finalizers,
-        meta.annotations,
-        attachment.spec,
-        status.attached,
-        status.attachment_metadata,
-    )
+    return attachment.uid, attachment.is_deleting, attachment.spec, attachment.status.attached

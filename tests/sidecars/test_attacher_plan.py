@@ -1,0 +1,267 @@
+"""Situations of a VolumeAttachment and the steps that follow."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from volplane.api.core import (
+    CSIPersistentVolumeSource,
+    PersistentVolume,
+    PersistentVolumeSpec,
+    SecretReference,
+)
+from volplane.api.meta import ObjectMeta
+from volplane.api.storage import (
+    CSINode,
+    CSINodeDriver,
+    CSINodeSpec,
+    VolumeAttachment,
+    VolumeAttachmentSource,
+    VolumeAttachmentSpec,
+    VolumeAttachmentStatus,
+    VolumeError,
+)
+from volplane.sidecars.attacher.plan import (
+    NODE_ID,
+    Driver,
+    HoldVolume,
+    Publish,
+    Refuse,
+    Step,
+    Trust,
+    Unpublish,
+    is_disputed,
+    is_worth_a_look,
+    may_release,
+    plan,
+)
+
+DRIVER = Driver("hostpath.csi.k8s.io")
+FINALIZER = "external-attacher/hostpath-csi-k8s-io"
+NOW = "2026-01-01T00:00:00Z"
+
+
+def attachment(
+    *,
+    deleting: bool = False,
+    finalizer: bool = False,
+    attached: bool = False,
+    node_id: str = "",
+    **spec: object,
+) -> VolumeAttachment:
+    meta = ObjectMeta(
+        name="csi-1",
+        uid="u1",
+        deletion_timestamp=NOW if deleting else None,
+        finalizers=(FINALIZER,) if finalizer else (),
+        annotations={NODE_ID: node_id} if node_id else {},
+    )
+    source = VolumeAttachmentSource(persistent_volume_name="pv1")
+    made = VolumeAttachmentSpec(attacher=DRIVER.name, source=source, node_name="worker-1")
+    return VolumeAttachment(
+        metadata=meta, spec=structs.replace(made, **spec), status=VolumeAttachmentStatus(attached=attached)
+    )
+
+
+def volume(*, held: bool = False, deleting: bool = False, **csi: object) -> PersistentVolume:
+    source = CSIPersistentVolumeSource(driver=DRIVER.name, volume_handle="vol-1")
+    return PersistentVolume(
+        metadata=ObjectMeta(
+            name="pv1",
+            finalizers=(FINALIZER,) if held else (),
+            deletion_timestamp=NOW if deleting else None,
+        ),
+        spec=PersistentVolumeSpec(
+            csi=structs.replace(source, **csi), access_modes=("ReadWriteOnce",), mount_options=("noatime",)
+        ),
+    )
+
+
+def node(driver: str = DRIVER.name) -> CSINode:
+    registered = CSINodeDriver(name=driver, node_id="i-1")
+    return CSINode(metadata=ObjectMeta(name="worker-1"), spec=CSINodeSpec(drivers=(registered,)))
+
+
+PUBLISH = Publish("vol-1", "i-1", ("ReadWriteOnce",), mount_options=("noatime",))
+SECRET = SecretReference(name="s", namespace="ns")
+INLINE = VolumeAttachmentSource(inline_volume_spec=volume().spec)
+NOTHING: list[Step] = []
+
+CASES: dict[str, tuple[list[Step], list[Step]]] = {
+    "a new attachment holds the volume, then is published": (
+        list(plan(attachment(), volume(), node(), DRIVER)),
+        [HoldVolume("pv1"), PUBLISH],
+    ),
+    "a volume that is held already is only published": (
+        list(plan(attachment(), volume(held=True), node(), DRIVER)),
+        [PUBLISH],
+    ),
+    "after a crash what was noted is not noted again": (
+        list(plan(attachment(finalizer=True, node_id="i-1"), volume(held=True), node(), DRIVER)),
+        [structs.replace(PUBLISH, noted=True)],
+    ),
+    "a node that was registered anew is noted again": (
+        list(plan(attachment(finalizer=True, node_id="i-0"), volume(held=True), node(), DRIVER)),
+        [PUBLISH],
+    ),
+    "an attached one is left alone": (
+        list(plan(attachment(attached=True, finalizer=True), volume(held=True), node(), DRIVER)),
+        NOTHING,
+    ),
+    "unless the driver's list says otherwise": (
+        list(
+            plan(
+                attachment(attached=True, finalizer=True, node_id="i-1"),
+                volume(held=True),
+                node(),
+                DRIVER,
+                forced=True,
+            )
+        ),
+        [structs.replace(PUBLISH, noted=True)],
+    ),
+    "another driver's is not ours": (
+        list(plan(attachment(attacher="other.example.com"), volume(), node(), DRIVER)),
+        NOTHING,
+    ),
+    "a volume that is to go is not attached": (
+        list(plan(attachment(), volume(deleting=True), node(), DRIVER)),
+        [Refuse('PersistentVolume "pv1" is marked for deletion')],
+    ),
+    "a volume that is not there": (
+        list(plan(attachment(), None, node(), DRIVER)),
+        [Refuse('persistentvolume "pv1" not found')],
+    ),
+    "a node where the driver is not registered": (
+        list(plan(attachment(), volume(held=True), node("other.example.com"), DRIVER)),
+        [Refuse("CSINode worker-1 does not contain driver hostpath.csi.k8s.io")],
+    ),
+    "a node without a CSINode": (
+        list(plan(attachment(), volume(held=True), None, DRIVER)),
+        [Refuse('csinode.storage.k8s.io "worker-1" not found')],
+    ),
+    "the annotation alone does not attach": (
+        list(plan(attachment(node_id="i-1"), volume(held=True), None, DRIVER)),
+        [Refuse('csinode.storage.k8s.io "worker-1" not found')],
+    ),
+    "read-only needs PUBLISH_READONLY": (
+        list(plan(attachment(), volume(held=True, read_only=True), node(), DRIVER)),
+        [PUBLISH],
+    ),
+    "and is passed on with it": (
+        list(
+            plan(
+                attachment(),
+                volume(held=True, read_only=True),
+                node(),
+                Driver(DRIVER.name, publishes_readonly=True),
+            )
+        ),
+        [structs.replace(PUBLISH, read_only=True)],
+    ),
+    "secret, attributes and file system go along": (
+        list(
+            plan(
+                attachment(),
+                volume(
+                    held=True,
+                    controller_publish_secret_ref=SECRET,
+                    volume_attributes={"a": "b"},
+                    fs_type="xfs",
+                ),
+                node(),
+                DRIVER,
+            )
+        ),
+        [structs.replace(PUBLISH, secret=SECRET, attributes={"a": "b"}, fs_type="xfs")],
+    ),
+    "an inline volume has nothing to hold": (
+        list(plan(attachment(source=INLINE), None, node(), DRIVER)),
+        [PUBLISH],
+    ),
+    "no source at all": (
+        list(plan(attachment(source=VolumeAttachmentSource()), None, node(), DRIVER)),
+        [Refuse("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")],
+    ),
+    "two sources": (
+        list(
+            plan(
+                attachment(source=structs.replace(INLINE, persistent_volume_name="pv1")),
+                volume(),
+                node(),
+                DRIVER,
+            )
+        ),
+        [Refuse("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")],
+    ),
+    "deleting: unpublished": (
+        list(
+            plan(attachment(deleting=True, finalizer=True, attached=True), volume(held=True), node(), DRIVER)
+        ),
+        [Unpublish("vol-1", "i-1")],
+    ),
+    "deleting, driver no longer registered: the annotation knows the node": (
+        list(plan(attachment(deleting=True, finalizer=True, node_id="i-9"), volume(), None, DRIVER)),
+        [Unpublish("vol-1", "i-9")],
+    ),
+    "deleting, nothing knows the node": (
+        list(plan(attachment(deleting=True, finalizer=True), volume(), None, DRIVER)),
+        [Refuse('csinode.storage.k8s.io "worker-1" not found')],
+    ),
+    "deleting without our finalizer: nothing was ever attached": (
+        list(plan(attachment(deleting=True), volume(), node(), DRIVER)),
+        NOTHING,
+    ),
+    "deleting without a volume": (
+        list(plan(attachment(deleting=True, finalizer=True), None, node(), DRIVER)),
+        [Refuse('persistentvolume "pv1" not found')],
+    ),
+    "a driver that does not attach: trusted": (
+        list(plan(attachment(), None, None, Driver(DRIVER.name, attaches=False))),
+        [Trust()],
+    ),
+    "and let go at once": (
+        list(plan(attachment(deleting=True), None, None, Driver(DRIVER.name, attaches=False))),
+        NOTHING,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plan(case: str) -> None:
+    steps, expected = CASES[case]
+    assert steps == expected
+
+
+def test_a_finalizer_never_ends_in_a_dash() -> None:
+    assert Driver("a.b.").finalizer == "external-attacher/a-b-X"
+    assert DRIVER.finalizer == FINALIZER
+
+
+def test_a_change_that_only_tells_of_an_error_keeps_the_backoff() -> None:
+    before = attachment(finalizer=True)
+    failed = structs.replace(
+        before, status=VolumeAttachmentStatus(attach_error=VolumeError(time=NOW, message="no"))
+    )
+    deleted = structs.replace(before, metadata=structs.replace(before.metadata, deletion_timestamp=NOW))
+    assert not is_worth_a_look(before, failed)
+    assert not is_worth_a_look(failed, before)
+    assert is_worth_a_look(failed, deleted)
+    assert is_worth_a_look(before, before)  # a resync
+    assert is_worth_a_look(None, before)
+
+
+def test_a_volume_is_released_when_it_is_to_go_and_nothing_attaches_it() -> None:
+    assert may_release(volume(held=True, deleting=True), [], FINALIZER)
+    assert not may_release(volume(held=True, deleting=True), [attachment()], FINALIZER)
+    assert not may_release(volume(held=True), [], FINALIZER)
+    assert not may_release(volume(deleting=True), [], FINALIZER)
+
+
+def test_a_status_is_disputed_when_the_drivers_list_says_otherwise() -> None:
+    listed = {"vol-1": frozenset({"i-1"})}
+    assert is_disputed(attachment(attached=True, node_id="i-1"), "vol-1", {})
+    assert not is_disputed(attachment(attached=True, node_id="i-1"), "vol-1", listed)
+    assert is_disputed(attachment(node_id="i-1"), "vol-1", listed)
+    assert not is_disputed(attachment(attached=True), "vol-1", {})  # nothing says which node it is

@@ -1,0 +1,101 @@
+"""The EC2 endpoint: a signed request in, XML out.
+
+An action that has begun runs to its end even if the client hangs up, because half an attach is nobody's wish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from datetime import datetime
+
+from volplane.base import clock, metrics, trace
+from volplane.cloud import sigv4, xml
+from volplane.cloud.actions import ACTIONS, Action
+from volplane.cloud.errors import Refusal, broken
+from volplane.cloud.query import Parameters
+from volplane.cloud.service import Service
+from volplane.cloud.sigv4 import Keys, Signed
+from volplane.web import Request, Response
+
+log = logging.getLogger(__name__)
+
+_requests = metrics.counter("volplane_cloud_requests_total", "EC2 API requests", ("action", "code"))
+_CONTENT_TYPE = ("Content-Type", "text/xml;charset=UTF-8")
+
+
+class App:
+    def __init__(self, service: Service, keys: Keys) -> None:
+        self._service, self._keys = service, keys
+        self._running: set[asyncio.Task[dict[str, xml.Value]]] = set()
+
+    async def handle(self, request: Request) -> Response:
+        request_id = _request_id()
+        action = ""
+        try:
+            given = self._read(request)
+            action = given.text("Action")
+            tree = await self._do(action, given)
+            status, code, body = 200, "OK", xml.answer(action, request_id, tree)
+        except Refusal as error:
+            status, code, body = error.status, error.code, xml.error(error.code, error.message, request_id)
+            log.info("%s: %s", action or request.method, error)
+        _requests.labels(action if action in ACTIONS else "", code).inc()
+        return Response(status=status, headers=[_CONTENT_TYPE, ("x-amzn-RequestId", request_id)], body=body)
+
+    async def close(self) -> None:
+        """Until the actions under way have ended."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _read(self, request: Request) -> Parameters:
+        sigv4.verify(_signed(request), self._keys, _now())
+        if request.method not in ("GET", "POST"):
+            raise Refusal("InvalidRequest", f"{request.method} is not a method of this API", 405)
+        try:
+            return Parameters.parse(request.body.decode() if request.method == "POST" else request.query.raw)
+        except (UnicodeDecodeError, ValueError) as error:
+            raise Refusal("MalformedQueryString", f"The query string cannot be read: {error}") from None
+
+    async def _do(self, name: str, given: Parameters) -> dict[str, xml.Value]:
+        action = ACTIONS.get(name)
+        if action is None:
+            raise Refusal(
+                "InvalidAction", f"The action {name or '(none)'} is not valid for this web service."
+            )
+        if given.flag("DryRun"):
+            raise Refusal("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+        task = asyncio.ensure_future(self._run(name, action, given))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _run(self, name: str, action: Action, given: Parameters) -> dict[str, xml.Value]:
+        with trace.span("cloud", name, f"volume/{given.text('VolumeId')}"):
+            try:
+                return await action(self._service, given)
+            except Refusal:
+                raise
+            except Exception as error:
+                log.exception("%s failed", name)
+                raise broken("An internal error has occurred") from error
+
+
+def _signed(request: Request) -> Signed:
+    path, _, _ = request.raw_path.partition("?")
+    return Signed(
+        method=request.method,
+        path=path,
+        query=request.query.raw,
+        header=lambda name: request.headers.get(name),
+        body=request.body,
+    )
+
+
+def _now() -> datetime:
+    return clock.wall()
+
+
+def _request_id() -> str:
+    digits = secrets.token_hex(16)
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

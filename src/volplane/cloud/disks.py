@@ -1,0 +1,181 @@
+"""The effects: sparse files, loop devices, and the links by which an instance finds its disks.
+
+A link names a loop device, and loop devices are used again; so links go before the binding does and come
+after it, and beside `xvdba` there is one that carries the volume's id, by which a driver can be sure of
+what it formats.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from msgspec import Struct
+
+from volplane.cloud.model import GIB, Attachment, Instance
+from volplane.host import DeviceBusy, Host
+
+BY_ID = "disk/by-id"
+
+
+class Survey(Struct, frozen=True):
+    """What the machine shows."""
+
+    files: frozenset[str]  # volume ids
+    bound: dict[str, str]  # volume id → loop device
+
+
+def stable_name(volume: str) -> str:
+    """The name that udev gives an EBS disk on AWS."""
+    return f"nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}"
+
+
+class Disks:
+    def __init__(self, host: Host, directory: str) -> None:
+        self._host = host
+        self._directory = os.path.realpath(directory)
+
+    async def prepare(self) -> None:
+        await self._host.call(os.makedirs, self._directory, 0o700, True)
+
+    def file(self, volume: str) -> str:
+        return os.path.join(self._directory, f"{volume}.img")
+
+    async def create(self, volume: str, size: int) -> None:
+        await self._host.call(_create, self.file(volume), size * GIB)
+
+    async def remove(self, volume: str) -> None:
+        await self._host.call(_remove, self.file(volume))
+
+    async def grow(self, volume: str, size: int) -> None:
+        await self._host.call(os.truncate, self.file(volume), size * GIB)
+        device = await self.device(volume)
+        if device:
+            await self._host.loop_resize(device)
+
+    async def free(self) -> int:
+        """Bytes that the machine has left for disks."""
+        return (await self._host.stats(self._directory)).available
+
+    async def device(self, volume: str) -> str:
+        """The loop device that has the volume, in whatever state, or nothing."""
+        file = self.file(volume)
+        return next((d for d, f in (await self._host.loops()).items() if f == file), "")
+
+    async def attach(self, volume: str, attachment: Attachment, instance: Instance) -> None:
+        device = await self._host.loop_attach(self.file(volume))
+        await self._host.call(_link, device, _links(volume, attachment, instance))
+
+    async def detach(self, volume: str, attachment: Attachment, instance: Instance) -> None:
+        """DeviceBusy, and everything as before, while anybody on this machine uses the disk."""
+        links = _links(volume, attachment, instance)
+        device = await self.device(volume)
+        await self._host.call(_unlink, links)
+        if not device:
+            return
+        try:
+            await self._host.loop_detach(device)
+        except DeviceBusy:
+            await self._host.call(_link, device, links)
+            raise
+
+    async def unbind(self, volume: str) -> None:
+        """A binding that no attachment accounts for. DeviceBusy."""
+        device = await self.device(volume)
+        if device:
+            await self._host.loop_detach(device)
+
+    async def survey(self) -> Survey:
+        names = await self._host.call(os.listdir, self._directory)
+        loops = await self._host.loops()
+        bound = {_volume(file): device for device, file in loops.items() if self._is_ours(file)}
+        return Survey(frozenset(_volume(n) for n in names if n.endswith(".img")), bound)
+
+    def _is_ours(self, file: str) -> bool:
+        return os.path.dirname(file) == self._directory
+
+    async def users(self, volume: str) -> str:
+        """Who holds a disk, in words."""
+        device = await self.device(volume)
+        if not device:
+            return "nobody"
+        here = [e.target for e in (await self._host.mounts()).references(device)]
+        if here:
+            return f"{device} is mounted at {', '.join(here)}"
+        elsewhere = await self._host.call(foreign_mounts, device)
+        if elsewhere:
+            return f"{device} is mounted in the namespace of process {', '.join(map(str, elsewhere))}"
+        return f"{device} is held open"
+
+    async def pull(self, volume: str) -> None:
+        """Take the mounts that a dead instance left off its disk; DeviceBusy if somebody alive has it."""
+        device = await self.device(volume)
+        if not device:
+            return
+        if await self._host.call(foreign_mounts, device):
+            raise DeviceBusy(device)
+        for entry in reversed((await self._host.mounts()).references(device)):
+            try:
+                await self._host.unmount(entry.target)
+            except OSError as error:
+                raise DeviceBusy(device) from error
+
+
+def _create(path: str, size: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _volume(file: str) -> str:
+    return os.path.basename(file).removesuffix(" (deleted)").removesuffix(".img")
+
+
+def _links(volume: str, attachment: Attachment, instance: Instance) -> tuple[str, str]:
+    name = os.path.basename(attachment.device)
+    stable = os.path.join(instance.directory, BY_ID, stable_name(volume))
+    return os.path.join(instance.directory, name), stable
+
+
+def _link(device: str, links: tuple[str, ...]) -> None:
+    for link in links:
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        hidden = os.path.join(os.path.dirname(link), f".{os.path.basename(link)}")
+        with suppress(FileNotFoundError):
+            os.unlink(hidden)
+        os.symlink(device, hidden)
+        os.replace(hidden, link)  # whoever waits for it never sees it half-made
+
+
+def _unlink(links: tuple[str, ...]) -> None:
+    for link in links:
+        with suppress(FileNotFoundError):
+            os.unlink(link)
+
+
+def foreign_mounts(device: str) -> list[int]:
+    """One process of each other mount namespace in which the device is mounted."""
+    number = os.stat(device).st_rdev
+    mark = f" {os.major(number)}:{os.minor(number)} "
+    seen = {os.readlink("/proc/self/ns/mnt")}
+    found = []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        with suppress(OSError):  # ended meanwhile
+            namespace = os.readlink(f"/proc/{pid}/ns/mnt")
+            if namespace in seen:
+                continue
+            seen.add(namespace)
+            with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as table:
+                if any(mark in line for line in table):
+                    found.append(pid)
+    return found

@@ -1,0 +1,110 @@
+"""Describe calls: filters with wildcards, and pages.
+
+Values of one filter are alternatives, several filters must all hold; `*` and `?` are wildcards. A page
+token is the id behind which the next page starts, so that pages stay right while volumes come and go.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from volplane.cloud.errors import Refusal, invalid_parameter
+from volplane.cloud.model import Instance, Volume
+from volplane.cloud.query import Parameters
+
+T = TypeVar("T")
+Facts = Mapping[str, Callable[[T], Iterable[str]]]
+
+LARGEST_PAGE, SMALLEST_PAGE = 1000, 5
+
+
+def _of(value: str) -> list[str]:
+    return [value] if value else []
+
+
+VOLUME: Facts[Volume] = {
+    "volume-id": lambda v: [v.id],
+    "status": lambda v: [v.state],
+    "size": lambda v: [str(v.shape.size)],
+    "volume-type": lambda v: [v.shape.type],
+    "availability-zone": lambda v: [v.zone],
+    "encrypted": lambda v: ["true" if v.encrypted else "false"],
+    "create-time": lambda v: [v.created],
+    "snapshot-id": lambda v: [],
+    "multi-attach-enabled": lambda v: ["false"],
+    "attachment.instance-id": lambda v: _of(v.attachment.instance if v.attachment else ""),
+    "attachment.device": lambda v: _of(v.attachment.device if v.attachment else ""),
+    "attachment.status": lambda v: _of(v.attachment.state if v.attachment else ""),
+    "attachment.attach-time": lambda v: _of(v.attachment.since if v.attachment else ""),
+    "attachment.delete-on-termination": lambda v: _of("false" if v.attachment else ""),
+}
+INSTANCE: Facts[Instance] = {
+    "instance-id": lambda i: [i.id],
+    "availability-zone": lambda i: [i.zone],
+    "private-dns-name": lambda i: _of(i.name),
+    "instance-state-name": lambda i: ["running" if i.running else "stopped"],
+}
+
+
+def chosen(
+    items: Iterable[T], facts: Facts[T], tags: Callable[[T], Mapping[str, str]], wanted: Parameters
+) -> list[T]:
+    """Those that pass every filter of the request."""
+    tests = [_test(f.required("Name"), f.texts("Value"), facts, tags) for f in wanted.structs("Filter")]
+    return [item for item in items if all(test(item) for test in tests)]
+
+
+def _test(
+    name: str, values: Sequence[str], facts: Facts[T], tags: Callable[[T], Mapping[str, str]]
+) -> Callable[[T], bool]:
+    patterns = [_pattern(value) for value in values]
+
+    def passes(found: Iterable[str]) -> bool:
+        return any(pattern.fullmatch(value) for value in found for pattern in patterns)
+
+    if name.startswith("tag:"):
+        key = name.removeprefix("tag:")
+        return lambda item: key in tags(item) and passes([tags(item)[key]])
+    if name == "tag-key":
+        return lambda item: passes(tags(item))
+    read = facts.get(name)
+    if read is None:
+        raise Refusal("InvalidParameterValue", f"The filter '{name}' is invalid")
+    return lambda item: passes(read(item))
+
+
+def _pattern(value: str) -> re.Pattern[str]:
+    escaped = re.escape(value).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.compile(escaped, re.DOTALL)
+
+
+def page(items: Sequence[T], key: Callable[[T], str], wanted: Parameters) -> tuple[list[T], str | None]:
+    """Items behind the token, at most MaxResults of them, and the next token."""
+    ordered = sorted(items, key=key)
+    token = wanted.text("NextToken")
+    if token:
+        behind = _read_token(token)
+        ordered = [item for item in ordered if key(item) > behind]
+    most = wanted.number("MaxResults", 0)
+    if not most:
+        return ordered, None
+    if most < SMALLEST_PAGE:
+        raise invalid_parameter("maxResults", most, f"Expecting a value greater than {SMALLEST_PAGE}.")
+    most = min(most, LARGEST_PAGE)
+    more = len(ordered) > most
+    return ordered[:most], _token(key(ordered[most - 1])) if more else None
+
+
+def _token(last: str) -> str:
+    return base64.urlsafe_b64encode(last.encode()).decode()
+
+
+def _read_token(token: str) -> str:
+    try:
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise Refusal("InvalidParameterValue", "Unable to parse pagination token") from None

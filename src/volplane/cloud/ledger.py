@@ -1,0 +1,96 @@
+"""The service's memory, kept in a store: what is not written here did not happen.
+
+The dictionaries show committed facts only; an operation that has not been committed is known to nobody but
+itself. This process is the only writer, so a conflict in the store is a mistake and not an event to handle.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from volplane.cloud.model import Instance, Modification, Volume
+from volplane.store import Store
+
+_VOLUMES, _INSTANCES, _MODIFICATIONS = "/cloud/volumes/", "/cloud/instances/", "/cloud/modifications/"
+KEPT = 1000  # revisions kept behind the newest; nobody watches this store
+
+T = TypeVar("T", Volume, Instance, Modification)
+
+
+class Ledger:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._revisions: dict[str, int] = {}
+        self.volumes: dict[str, Volume] = {}
+        self.instances: dict[str, Instance] = {}
+        self.modifications: dict[str, Modification] = {}
+        self.tokens: dict[str, str] = {}  # client token → volume
+
+    async def load(self) -> None:
+        for volume in await self._read(_VOLUMES, Volume):
+            self._remember(volume)
+        for instance in await self._read(_INSTANCES, Instance):
+            self.instances[instance.id] = instance
+        for modification in await self._read(_MODIFICATIONS, Modification):
+            self.modifications[modification.volume] = modification
+
+    async def put_volume(self, volume: Volume) -> Volume:
+        await self._write(_VOLUMES + volume.id, volume)
+        self._remember(volume)
+        return volume
+
+    async def drop_volume(self, volume: Volume) -> None:
+        if volume.id in self.modifications:
+            await self._drop(_MODIFICATIONS + volume.id)
+            del self.modifications[volume.id]
+        await self._drop(_VOLUMES + volume.id)
+        del self.volumes[volume.id]
+        self.tokens.pop(volume.token, None)
+
+    async def put_instance(self, instance: Instance) -> Instance:
+        await self._write(_INSTANCES + instance.id, instance)
+        self.instances[instance.id] = instance
+        return instance
+
+    async def drop_instance(self, instance: Instance) -> None:
+        await self._drop(_INSTANCES + instance.id)
+        del self.instances[instance.id]
+
+    async def put_modification(self, modification: Modification) -> Modification:
+        await self._write(_MODIFICATIONS + modification.volume, modification)
+        self.modifications[modification.volume] = modification
+        return modification
+
+    def attached_to(self, instance: str) -> list[Volume]:
+        return [v for v in self.volumes.values() if v.attachment and v.attachment.instance == instance]
+
+    @property
+    def granted(self) -> int:
+        """GiB promised to all volumes together."""
+        return sum(v.shape.size for v in self.volumes.values())
+
+    def _remember(self, volume: Volume) -> None:
+        self.volumes[volume.id] = volume
+        if volume.token:
+            self.tokens[volume.token] = volume.id
+
+    async def _read(self, prefix: str, kind: type[T]) -> list[T]:
+        listing = await self._store.list(prefix)
+        self._revisions |= {r.key: r.revision for r in listing.records}
+        return [msgspec.json.decode(r.value, type=kind) for r in listing.records]
+
+    async def _write(self, key: str, value: Volume | Instance | Modification) -> None:
+        data = msgspec.json.encode(value)
+        known = self._revisions.get(key)
+        if known is None:
+            revision = await self._store.create(key, data)
+        else:
+            revision = await self._store.update(key, data, revision=known)
+        self._revisions[key] = revision
+        if revision % KEPT == 0:
+            await self._store.compact(revision - 1)
+
+    async def _drop(self, key: str) -> None:
+        await self._store.delete(key, revision=self._revisions.pop(key))

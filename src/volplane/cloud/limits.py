@@ -1,0 +1,82 @@
+"""AWS's volume types: sizes, IOPS and throughput that each of them takes."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from volplane.cloud.errors import Refusal, invalid_parameter
+from volplane.cloud.model import Shape
+
+ATTACHMENTS = 28  # volumes that one instance takes
+
+
+class Type(Struct, frozen=True):
+    smallest: int  # GiB
+    largest: int
+    iops: tuple[int, int] | None = None  # None: the type has no setting for it
+    ratio: int = 0  # IOPS per GiB
+    throughput: tuple[int, int] | None = None  # MiB/s
+
+
+TYPES = {
+    "gp3": Type(1, 65536, (3000, 80000), 500, (125, 2000)),
+    "gp2": Type(1, 16384),
+    "io1": Type(4, 16384, (100, 64000), 50),
+    "io2": Type(4, 65536, (100, 256000), 1000),
+    "st1": Type(125, 16384),
+    "sc1": Type(125, 16384),
+    "standard": Type(1, 1024),
+}
+_IOPS_REQUIRED = frozenset({"io1", "io2"})
+
+
+def checked(shape: Shape) -> Shape:
+    """The shape with AWS's defaults filled in, or a refusal."""
+    kind = TYPES.get(shape.type)
+    if kind is None:
+        raise invalid_parameter("volumeType", shape.type, f"Valid values: {', '.join(TYPES)}.")
+    if not kind.smallest <= shape.size <= kind.largest:
+        text = f"{shape.type} volumes have {kind.smallest} to {kind.largest} GiB."
+        raise invalid_parameter("size", shape.size, text)
+    return Shape(shape.size, shape.type, _iops(shape, kind), _throughput(shape, kind))
+
+
+def _iops(shape: Shape, kind: Type) -> int:
+    if kind.iops is None:
+        if shape.iops and shape.type != "gp2":
+            raise _not_supported("iops", shape.type)
+        return min(max(100, 3 * shape.size), 16000) if shape.type == "gp2" else 0
+    if not shape.iops:
+        if shape.type in _IOPS_REQUIRED:
+            raise Refusal(
+                "MissingParameter", f"The parameter iops must be specified for {shape.type} volumes."
+            )
+        return kind.iops[0]
+    low, high = kind.iops
+    if not low <= shape.iops <= high:
+        raise invalid_parameter("iops", shape.iops, f"{shape.type} volumes have {low} to {high} IOPS.")
+    if shape.iops > max(low, kind.ratio * shape.size):
+        text = (
+            f"Iops to volume size ratio of {shape.iops / shape.size:f} is too high; maximum is {kind.ratio}."
+        )
+        raise Refusal("InvalidParameterValue", text)
+    return shape.iops
+
+
+def _throughput(shape: Shape, kind: Type) -> int:
+    if kind.throughput is None:
+        if shape.throughput:
+            raise _not_supported("throughput", shape.type)
+        return 0
+    low, high = kind.throughput
+    if shape.throughput and not low <= shape.throughput <= high:
+        raise invalid_parameter(
+            "throughput", shape.throughput, f"{shape.type} volumes have {low} to {high} MiB/s."
+        )
+    return shape.throughput or low
+
+
+def _not_supported(parameter: str, kind: str) -> Refusal:
+    return Refusal(
+        "InvalidParameterCombination", f"The parameter {parameter} is not supported for {kind} volumes."
+    )

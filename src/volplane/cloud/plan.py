@@ -1,0 +1,63 @@
+"""After a start: what must be done so that the machine agrees with the ledger again.
+
+The ledger was written before each effect and after it, so every half-done operation is recognised by its
+state and carried to an end. Creation goes back (nobody has heard of the volume yet), everything else goes
+forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from volplane.cloud.model import AttachmentState, Volume, VolumeState
+
+
+class Forget(Struct, frozen=True):
+    """Remove the file and the record."""
+
+
+class Attach(Struct, frozen=True):
+    """Bind and link; the record says where."""
+
+
+class Detach(Struct, frozen=True):
+    """Unlink and unbind, if nobody uses it; else it stays attached."""
+
+
+class Unbind(Struct, frozen=True):
+    """A loop device that nothing accounts for."""
+
+
+class Restore(Struct, frozen=True):
+    """The file again, empty: nothing was ever written to it."""
+
+
+class Lost(Struct, frozen=True):
+    """The file is gone and held data: say so."""
+
+
+Step: TypeAlias = Forget | Attach | Detach | Unbind | Restore | Lost
+
+
+def plan(volume: Volume, *, has_file: bool, bound: bool) -> Iterator[Step]:
+    if volume.state in (VolumeState.CREATING, VolumeState.DELETING):
+        # The intent was stored; the file may be there, in part or no more.
+        if bound:
+            yield Unbind()
+        yield Forget()
+        return
+    if not has_file:
+        if volume.used:
+            yield Lost()
+            return
+        yield Restore()
+    if volume.attachment is None:
+        if bound:  # killed between the effect and the result of a detach that was already written down
+            yield Unbind()
+    elif volume.attachment.state is AttachmentState.DETACHING:
+        yield Detach()
+    else:
+        yield Attach()  # binding and linking again what is bound and linked changes nothing

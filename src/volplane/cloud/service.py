@@ -1,0 +1,367 @@
+"""The disk service itself: volumes are made, attached, detached, grown and removed.
+
+Every change is three steps: the intent goes into the ledger, the effect happens on the machine, the result
+goes into the ledger. Killed in between, the next start finishes it (`recover`). A disk is never attached
+while its loop device is bound anywhere, whatever the ledger says: a lazily unmounted file system must not
+meet a second mount of its disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from volplane.base import clock, failpoint, metrics
+from volplane.cloud import errors, limits
+from volplane.cloud.disks import Disks
+from volplane.cloud.errors import Refusal
+from volplane.cloud.ledger import Ledger
+from volplane.cloud.model import (
+    GIB,
+    Attachment,
+    AttachmentState,
+    Instance,
+    Modification,
+    Shape,
+    Volume,
+    VolumeState,
+)
+from volplane.cloud.turns import Turns
+from volplane.host import DeviceBusy
+
+log = logging.getLogger(__name__)
+
+double_attaches = metrics.counter(
+    "volplane_cloud_double_attaches_refused_total",
+    "Attach requests refused because the disk is attached elsewhere",
+)
+
+
+class Wish(Struct, frozen=True):
+    """A CreateVolume request."""
+
+    zone: str
+    shape: Shape
+    encrypted: bool = False
+    token: str = ""
+    tags: Mapping[str, str] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        shape = self.shape
+        parts = (self.zone, shape.size, shape.type, shape.iops, shape.throughput, self.encrypted)
+        return hashlib.sha256(repr((parts, sorted(self.tags.items()))).encode()).hexdigest()
+
+
+class Service:
+    def __init__(self, ledger: Ledger, disks: Disks, *, zones: Sequence[str], thin: float) -> None:
+        self.ledger, self.disks = ledger, disks
+        self.zones, self._thin = tuple(zones), thin
+        self._turns = Turns()
+        self._promised: set[tuple[str, str]] = set()  # (instance, device) of attaches under way
+        self._pending = 0  # GiB of creations under way
+
+    # Volumes
+
+    async def create(self, wish: Wish) -> Volume:
+        async with self._turns.of(f"token {wish.token or secrets.token_hex(8)}"):
+            known = self.ledger.volumes.get(self.ledger.tokens.get(wish.token, ""))
+            if known is None:
+                return await self._create(wish)
+            if known.fingerprint != wish.fingerprint:
+                text = (
+                    f"Arguments on this idempotent request are inconsistent with those that made {known.id}"
+                )
+                raise Refusal("IdempotentParameterMismatch", text)
+            return known
+
+    async def _create(self, wish: Wish) -> Volume:
+        if wish.zone not in self.known_zones():
+            raise errors.no_zone(wish.zone)
+        shape = limits.checked(wish.shape)
+        await self._reserve(shape.size)
+        try:
+            volume = Volume(
+                id=f"vol-0{secrets.token_hex(8)}",
+                zone=wish.zone,
+                shape=shape,
+                state=VolumeState.CREATING,
+                created=clock.microstamp(),
+                encrypted=wish.encrypted,
+                token=wish.token,
+                fingerprint=wish.fingerprint,
+                tags=dict(wish.tags),
+            )
+            await self.ledger.put_volume(volume)
+        finally:
+            self._pending -= shape.size
+        _reached("CreateVolume", "intent")
+        try:
+            await self.disks.create(volume.id, shape.size)
+        except OSError as error:
+            await self.ledger.drop_volume(volume)
+            raise _no_room(f"the machine refused the disk: {error.strerror}") from error
+        _reached("CreateVolume", "effect")
+        volume = await self.ledger.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE))
+        _reached("CreateVolume", "result")
+        return volume
+
+    async def _reserve(self, size: int) -> None:
+        left = await self.capacity()
+        if size * GIB > left:
+            raise _no_room(f"{size} GiB are wanted, {left // GIB} GiB are left")
+        self._pending += size
+
+    async def capacity(self) -> int:
+        """Bytes that can still be promised."""
+        free = await self.disks.free()
+        return max(0, int(free * self._thin) - (self.ledger.granted + self._pending) * GIB)
+
+    async def delete(self, volume_id: str) -> None:
+        async with self._turns.of(volume_id):
+            volume = self.volume(volume_id)
+            if volume.attachment:
+                raise errors.in_use(
+                    f"Volume {volume_id} is currently attached to {volume.attachment.instance}"
+                )
+            volume = await self.ledger.put_volume(structs.replace(volume, state=VolumeState.DELETING))
+            _reached("DeleteVolume", "intent")
+            try:
+                await self.disks.unbind(volume_id)
+            except DeviceBusy as error:
+                await self.ledger.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE))
+                raise errors.in_use(f"Volume {volume_id}: {await self.disks.users(volume_id)}") from error
+            await self.disks.remove(volume_id)
+            _reached("DeleteVolume", "effect")
+            await self.ledger.drop_volume(volume)
+            _reached("DeleteVolume", "result")
+
+    async def modify(self, volume_id: str, wanted: Mapping[str, object]) -> Modification:
+        async with self._turns.of(volume_id):
+            volume, started = self.volume(volume_id), clock.microstamp()
+            target = limits.checked(_modified(volume.shape, wanted))
+            growth = target.size - volume.shape.size
+            if growth < 0:
+                raise errors.invalid_parameter(
+                    "size", target.size, f"The volume has {volume.shape.size} GiB."
+                )
+            if growth * GIB > await self.capacity():
+                raise _no_room(f"{growth} GiB more are wanted")
+            if growth:
+                # A file that is larger than its record says nothing; a record larger than its file would lie.
+                await self.disks.grow(volume_id, target.size)
+                _reached("ModifyVolume", "effect")
+            await self.ledger.put_volume(structs.replace(volume, shape=target))
+            done = Modification(volume_id, volume.shape, target, started, clock.microstamp())
+            return await self.ledger.put_modification(done)
+
+    async def tag(self, resource: str, tags: Mapping[str, str], *, remove: bool = False) -> None:
+        async with self._turns.of(resource):
+            if resource in self.ledger.instances:
+                instance = self.ledger.instances[resource]
+                await self.ledger.put_instance(
+                    structs.replace(instance, tags=_retagged(instance.tags, tags, remove))
+                )
+            else:
+                volume = self.volume(resource)
+                await self.ledger.put_volume(
+                    structs.replace(volume, tags=_retagged(volume.tags, tags, remove))
+                )
+
+    # Attachments
+
+    async def attach(self, volume_id: str, instance_id: str, device: str) -> Attachment:
+        async with self._turns.of(volume_id):
+            volume, instance = self.volume(volume_id), self.instance(instance_id)
+            self._check_attachable(volume, instance)
+            self._check_device(instance, device)
+            self._promised.add((instance_id, device))
+            try:
+                return await self._attach(volume, instance, device)
+            finally:
+                self._promised.discard((instance_id, device))
+
+    def _check_attachable(self, volume: Volume, instance: Instance) -> None:
+        held = volume.attachment
+        if held:
+            if held.instance != instance.id:
+                double_attaches.inc()
+                log.warning("refused: %s is attached to %s, not to %s", volume.id, held.instance, instance.id)
+            raise errors.in_use(f"{volume.id} is already attached to an instance")
+        if volume.state is not VolumeState.AVAILABLE:
+            raise errors.wrong_state(volume.id, volume.state)
+        if volume.zone != instance.zone:
+            text = (
+                f"The volume '{volume.id}' is not in the same availability zone as instance '{instance.id}'"
+            )
+            raise Refusal("InvalidVolume.ZoneMismatch", text)
+        if not instance.running:
+            raise Refusal("IncorrectState", f"Instance '{instance.id}' is not 'running'.")
+
+    def _check_device(self, instance: Instance, device: str) -> None:
+        if not device.startswith("/dev/") or "/" in device.removeprefix("/dev/"):
+            raise errors.invalid_parameter("device", device, "It is not a valid EBS device name.")
+        taken = {v.attachment.device for v in self.ledger.attached_to(instance.id) if v.attachment}
+        taken |= {name for owner, name in self._promised if owner == instance.id}
+        if device in taken:
+            text = f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use"
+            raise Refusal("InvalidParameterValue", text)
+        if len(taken) >= limits.ATTACHMENTS:
+            text = f"{instance.id} has {limits.ATTACHMENTS} volumes, which is its limit"
+            raise Refusal("AttachmentLimitExceeded", text)
+
+    async def _attach(self, volume: Volume, instance: Instance, device: str) -> Attachment:
+        await self._free_leftover(volume)
+        intent = Attachment(instance.id, device, AttachmentState.ATTACHING, clock.microstamp())
+        before = volume
+        volume = await self.ledger.put_volume(
+            structs.replace(volume, state=VolumeState.IN_USE, attachment=intent, used=True)
+        )
+        _reached("AttachVolume", "intent")
+        try:
+            await self.disks.attach(volume.id, intent, instance)
+        except OSError as error:
+            await self.disks.detach(volume.id, intent, instance)
+            await self.ledger.put_volume(before)
+            raise errors.broken(
+                f"{volume.id} cannot be attached to {instance.id}: {error.strerror}"
+            ) from error
+        _reached("AttachVolume", "effect")
+        done = structs.replace(intent, state=AttachmentState.ATTACHED)
+        await self.ledger.put_volume(structs.replace(volume, attachment=done))
+        _reached("AttachVolume", "result")
+        return done
+
+    async def _free_leftover(self, volume: Volume) -> None:
+        """Bound although attached to nobody: unbind it, and if somebody still uses it there, refuse."""
+        try:
+            await self.disks.unbind(volume.id)
+        except DeviceBusy as error:
+            double_attaches.inc()
+            raise errors.in_use(f"Volume {volume.id}: {await self.disks.users(volume.id)}") from error
+
+    async def detach(self, volume_id: str, instance_id: str = "", *, force: bool = False) -> Attachment:
+        async with self._turns.of(volume_id):
+            volume = self.volume(volume_id)
+            held = volume.attachment
+            if held is None:
+                raise errors.wrong_state(volume_id, volume.state)
+            if instance_id and held.instance != instance_id:
+                self.instance(instance_id)
+                raise errors.not_attached(volume_id, instance_id)
+            return await self._detach(volume, held, force)
+
+    async def _detach(self, volume: Volume, held: Attachment, force: bool) -> Attachment:
+        instance = self.instance(held.instance)
+        leaving = structs.replace(held, state=AttachmentState.DETACHING)
+        volume = await self.ledger.put_volume(structs.replace(volume, attachment=leaving))
+        _reached("DetachVolume", "intent")
+        try:
+            if force or not instance.running:
+                await self.disks.pull(volume.id)
+            await self.disks.detach(volume.id, held, instance)
+        except DeviceBusy as error:
+            who = await self.disks.users(volume.id)
+            await self.ledger.put_volume(
+                structs.replace(volume, attachment=structs.replace(held, state=AttachmentState.ATTACHED))
+            )
+            raise errors.in_use(f"Volume {volume.id} is still in use by {held.instance}: {who}") from error
+        _reached("DetachVolume", "effect")
+        await self.ledger.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE, attachment=None))
+        _reached("DetachVolume", "result")
+        return structs.replace(held, state=AttachmentState.DETACHED)
+
+    async def release(self) -> None:
+        """At a clean stop: no loop device stays bound; the ledger keeps saying where the disks belong."""
+        held = [v for v in self.ledger.volumes.values() if v.attachment]
+        async with asyncio.TaskGroup() as group:
+            for volume in held:
+                group.create_task(self._release(volume))
+
+    async def _release(self, volume: Volume) -> None:
+        assert volume.attachment is not None
+        try:
+            instance = self.instance(volume.attachment.instance)
+            await self.disks.detach(volume.id, volume.attachment, instance)
+        except (DeviceBusy, Refusal) as error:
+            log.warning("%s stays bound: %s", volume.id, error)
+
+    # Instances
+
+    async def register(self, instance: Instance) -> Instance:
+        """An instance appears, or appears again: then its device directory and zone are the new ones."""
+        async with self._turns.of(instance.id):
+            known = self.ledger.instances.get(instance.id)
+            if known:
+                instance = structs.replace(instance, launched=known.launched, tags=known.tags)
+                if known.zone != instance.zone and self.ledger.attached_to(instance.id):
+                    raise Refusal("IncorrectInstanceState", f"{instance.id} has volumes of zone {known.zone}")
+            if known == instance:
+                return known
+            instance = structs.replace(instance, launched=instance.launched or clock.microstamp())
+            await self.ledger.put_instance(instance)
+            if known and known.directory != instance.directory:
+                for volume in self.ledger.attached_to(instance.id):
+                    if volume.attachment:
+                        await self.disks.attach(volume.id, volume.attachment, instance)
+            return instance
+
+    async def deregister(self, instance_id: str) -> None:
+        async with self._turns.of(instance_id):
+            instance = self.instance(instance_id)
+            if self.ledger.attached_to(instance_id):
+                raise Refusal("IncorrectInstanceState", f"{instance_id} has volumes attached")
+            await self.ledger.drop_instance(instance)
+
+    async def power(self, instance_id: str, *, running: bool) -> Instance:
+        """A stopped instance cannot keep its disks busy: detaching takes them away from it."""
+        async with self._turns.of(instance_id):
+            instance = self.instance(instance_id)
+            return await self.ledger.put_instance(structs.replace(instance, running=running))
+
+    # Facts
+
+    def volume(self, volume_id: str) -> Volume:
+        volume = self.ledger.volumes.get(volume_id)
+        if volume is None:
+            raise errors.no_volume(volume_id)
+        return volume
+
+    def instance(self, instance_id: str) -> Instance:
+        instance = self.ledger.instances.get(instance_id)
+        if instance is None:
+            raise errors.no_instance(instance_id)
+        return instance
+
+    def known_zones(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.zones, *(i.zone for i in self.ledger.instances.values())}))
+
+
+def _reached(action: str, point: str) -> None:
+    if failpoint.armed:
+        failpoint.hit(f"cloud:{action}:{point}")
+
+
+def _no_room(text: str) -> Refusal:
+    message = f"There is not enough capacity to fulfill your EBS volume provision request: {text}"
+    return Refusal("InsufficientVolumeCapacity", message, 500)
+
+
+def _modified(shape: Shape, wanted: Mapping[str, object]) -> Shape:
+    changed = {name: value for name, value in wanted.items() if value}
+    if changed.get("type", shape.type) != shape.type:
+        # What was a default of the old type is not a wish for the new one.
+        shape = Shape(shape.size)
+    return structs.replace(shape, **changed)
+
+
+def _retagged(old: Mapping[str, str], tags: Mapping[str, str], remove: bool) -> dict[str, str]:
+    if not remove:
+        return {**old, **tags}
+    # An empty value in DeleteTags means: whatever the value is.
+    return {k: v for k, v in old.items() if k not in tags or tags[k] not in ("", v)}

@@ -1,0 +1,87 @@
+"""Records as EC2's XML shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from volplane.cloud.model import Attachment, Instance, Modification, Volume
+from volplane.cloud.xml import Value
+
+
+def tags(found: Mapping[str, str]) -> list[Value]:
+    return [{"key": key, "value": value} for key, value in sorted(found.items())]
+
+
+def volume(v: Volume) -> dict[str, Value]:
+    return {
+        "volumeId": v.id,
+        "size": v.shape.size,
+        "snapshotId": "",
+        "availabilityZone": v.zone,
+        "status": v.state,
+        "createTime": v.created,
+        "attachmentSet": [attachment(v.id, v.attachment)] if v.attachment else [],
+        "tagSet": tags(v.tags) or None,
+        "volumeType": v.shape.type,
+        "iops": v.shape.iops or None,
+        "throughput": v.shape.throughput or None,
+        "encrypted": v.encrypted,
+        "multiAttachEnabled": False,
+    }
+
+
+def attachment(volume_id: str, a: Attachment) -> dict[str, Value]:
+    return {
+        "volumeId": volume_id,
+        "instanceId": a.instance,
+        "device": a.device,
+        "status": a.state,
+        "attachTime": a.since,
+        "deleteOnTermination": False,
+    }
+
+
+def modification(m: Modification) -> dict[str, Value]:
+    return {
+        "volumeId": m.volume,
+        "modificationState": "completed",
+        "targetSize": m.target.size,
+        "targetIops": m.target.iops or None,
+        "targetVolumeType": m.target.type,
+        "targetThroughput": m.target.throughput or None,
+        "originalSize": m.original.size,
+        "originalIops": m.original.iops or None,
+        "originalVolumeType": m.original.type,
+        "originalThroughput": m.original.throughput or None,
+        "progress": 100,
+        "startTime": m.started,
+        "endTime": m.ended,
+    }
+
+
+def state(i: Instance) -> dict[str, Value]:
+    return {"code": 16, "name": "running"} if i.running else {"code": 80, "name": "stopped"}
+
+
+def instance(i: Instance, volumes: list[Volume]) -> dict[str, Value]:
+    mapping: list[Value] = [_mapping(v.id, v.attachment) for v in volumes if v.attachment]
+    return {
+        "instanceId": i.id,
+        "instanceState": state(i),
+        "privateDnsName": i.name,
+        "instanceType": "m5.large",
+        "launchTime": i.launched,
+        "placement": {"availabilityZone": i.zone, "tenancy": "default"},
+        "blockDeviceMapping": mapping,
+        "tagSet": tags(i.tags) or None,
+    }
+
+
+def _mapping(volume_id: str, a: Attachment) -> dict[str, Value]:
+    disk: dict[str, Value] = {
+        "volumeId": volume_id,
+        "status": a.state,
+        "attachTime": a.since,
+        "deleteOnTermination": False,
+    }
+    return {"deviceName": a.device, "ebs": disk}

@@ -1,0 +1,135 @@
+"""EC2's Query protocol as botocore itself writes, signs and reads it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.parsers import create_parser
+from botocore.serialize import create_serializer
+
+from volplane.base import clock
+from volplane.cloud import sigv4, views, xml
+from volplane.cloud.errors import Refusal
+from volplane.cloud.model import Attachment, AttachmentState, Shape, Volume, VolumeState
+from volplane.cloud.query import Parameters, tags
+from volplane.cloud.sigv4 import Keys, Signed
+
+KEYS = Keys("AKIAVOLPLANE", "a/secret+key")
+MODEL = botocore.session.Session().get_service_model("ec2")
+
+
+def written(operation: str, **arguments: Any) -> Parameters:
+    made = create_serializer("ec2").serialize_to_request(arguments, MODEL.operation_model(operation))
+    request = AWSRequest(method="POST", url="http://localhost/", data=made["body"])
+    return Parameters.parse(request.prepare().body)
+
+
+def read(operation: str, body: bytes, status: int = 200) -> Any:
+    shape = MODEL.operation_model(operation).output_shape
+    return create_parser("ec2").parse({"body": body, "headers": {}, "status_code": status}, shape)
+
+
+def signed(keys: Keys = KEYS, body: str = "Action=DescribeVolumes", region: str = "us-east-1") -> AWSRequest:
+    request = AWSRequest(method="POST", url="http://127.0.0.1:4566/?a=1&b=%2F", data=body)
+    request.headers["Content-Type"] = "application/x-www-form-urlencoded"
+    SigV4Auth(Credentials(keys.access, keys.secret), "ec2", region).add_auth(request)
+    return request
+
+
+def seen(request: AWSRequest, body: str = "Action=DescribeVolumes", method: str = "POST") -> Signed:
+    headers = {name.lower(): value for name, value in request.headers.items()} | {"host": "127.0.0.1:4566"}
+    return Signed(method, "/", "a=1&b=%2F", lambda name: headers.get(name, ""), body.encode())
+
+
+def test_nested_parameters() -> None:
+    given = written(
+        "CreateVolume",
+        AvailabilityZone="us-east-1a",
+        Size=3,
+        Encrypted=True,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": [{"Key": "a", "Value": "1"}, {"Key": "b"}]}],
+    )
+    assert given.number("Size") == 3
+    assert given.flag("Encrypted")
+    (specification,) = given.structs("TagSpecification")
+    assert tags(specification.structs("Tag")) == {"a": "1", "b": ""}
+    given = written("DescribeVolumes", VolumeIds=[f"vol-{i}" for i in range(12)])
+    assert given.texts("VolumeId") == [f"vol-{i}" for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("A=1&A.1=2", "MalformedQueryString"), ("Size=two", "InvalidParameterValue")]
+)
+def test_nonsense_is_refused(text: str, code: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        Parameters.parse(text).number("Size")
+    assert caught.value.code == code
+
+
+def test_a_volume_is_read_back_by_botocore() -> None:
+    held = Attachment("i-1", "/dev/xvdba", AttachmentState.ATTACHED, "2026-11-15T20:00:00.000000Z")
+    volume = Volume(
+        id="vol-0123",
+        zone="us-east-1a",
+        shape=Shape(8, "gp3", 3000, 125),
+        state=VolumeState.IN_USE,
+        created="2026-11-15T19:00:00.000000Z",
+        tags={"quote": '<a & "b">'},
+        attachment=held,
+    )
+    body = xml.answer("DescribeVolumes", "req-1", {"volumeSet": [views.volume(volume)], "nextToken": None})
+    (found,) = read("DescribeVolumes", body)["Volumes"]
+    assert (found["VolumeId"], found["Size"], found["State"]) == ("vol-0123", 8, "in-use")
+    assert found["Tags"] == [{"Key": "quote", "Value": '<a & "b">'}]
+    assert found["Attachments"][0]["Device"] == "/dev/xvdba"
+    assert found["Attachments"][0]["AttachTime"].year == 2026
+    assert found["Encrypted"] is False
+
+
+def test_an_error_is_read_back_by_botocore() -> None:
+    found = read("DescribeVolumes", xml.error("InvalidVolume.NotFound", "no <such>\x00 volume", "r"), 400)
+    assert found["Error"]["Code"] == "InvalidVolume.NotFound"
+    assert found["Error"]["Message"] == "no <such> volume"
+
+
+def test_a_good_signature_passes() -> None:
+    sigv4.verify(seen(signed()), KEYS, clock.wall())
+    sigv4.verify(seen(signed(region="eu-west-3")), KEYS, clock.wall())
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (seen(signed(Keys("AKIAOTHER", KEYS.secret))), "AuthFailure"),
+        (seen(signed(Keys(KEYS.access, "guessed"))), "SignatureDoesNotMatch"),
+        (seen(signed(), body="Action=DeleteVolume"), "SignatureDoesNotMatch"),
+        (seen(signed(), method="GET"), "SignatureDoesNotMatch"),
+        (seen(AWSRequest(method="POST", url="http://x/")), "MissingAuthenticationToken"),
+    ],
+)
+def test_a_bad_signature_is_refused(request_: Signed, code: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        sigv4.verify(request_, KEYS, clock.wall())
+    assert caught.value.code == code
+
+
+def test_an_old_request_is_refused() -> None:
+    with pytest.raises(Refusal, match="RequestExpired"):
+        sigv4.verify(seen(signed()), KEYS, clock.wall() + timedelta(minutes=6))
+
+
+def test_an_unsigned_host_is_refused() -> None:
+    request = seen(signed())
+    header = request.header
+
+    def stripped(name: str) -> str:
+        return header(name).replace("host;", "") if name == "authorization" else header(name)
+
+    with pytest.raises(Refusal, match="SignatureDoesNotMatch"):
+        sigv4.verify(Signed("POST", "/", request.query, stripped, request.body), KEYS, clock.wall())

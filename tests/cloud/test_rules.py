@@ -1,0 +1,129 @@
+"""Pure parts of the disk service: recovery's plan, volume types, filters, pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from volplane.cloud import filters, limits
+from volplane.cloud.errors import Refusal
+from volplane.cloud.model import Attachment, AttachmentState, Shape, Volume, VolumeState
+from volplane.cloud.plan import Attach, Detach, Forget, Lost, Restore, Step, Unbind, plan
+from volplane.cloud.query import Parameters
+
+
+def volume(
+    state: VolumeState = VolumeState.AVAILABLE,
+    held: AttachmentState | None = None,
+    *,
+    used: bool = False,
+    number: int = 1,
+    **tags: str,
+) -> Volume:
+    attachment = Attachment("i-1", "/dev/xvdba", held) if held else None
+    return Volume(f"vol-{number}", "us-east-1a", Shape(1), state, attachment=attachment, used=used, tags=tags)
+
+
+A, V = AttachmentState, VolumeState
+
+
+@pytest.mark.parametrize(
+    ("known", "has_file", "bound", "steps"),
+    [
+        (volume(), True, False, []),
+        (volume(), True, True, [Unbind()]),
+        (volume(), False, False, [Restore()]),
+        (volume(used=True), False, False, [Lost()]),
+        (volume(V.CREATING), False, False, [Forget()]),
+        (volume(V.CREATING), True, False, [Forget()]),
+        (volume(V.DELETING), True, True, [Unbind(), Forget()]),
+        (volume(V.DELETING), False, False, [Forget()]),
+        (volume(V.IN_USE, A.ATTACHING, used=True), True, False, [Attach()]),
+        (volume(V.IN_USE, A.ATTACHED, used=True), True, True, [Attach()]),
+        (volume(V.IN_USE, A.DETACHING, used=True), True, True, [Detach()]),
+        (volume(V.IN_USE, A.DETACHING, used=True), True, False, [Detach()]),
+    ],
+)
+def test_every_half_done_operation_has_an_end(
+    known: Volume, has_file: bool, bound: bool, steps: list[Step]
+) -> None:
+    assert list(plan(known, has_file=has_file, bound=bound)) == steps
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        (Shape(1, "gp3"), Shape(1, "gp3", 3000, 125)),
+        (Shape(100, "gp3", 10000, 500), Shape(100, "gp3", 10000, 500)),
+        (Shape(500, "gp2"), Shape(500, "gp2", 1500, 0)),
+        (Shape(10, "io2", 5000), Shape(10, "io2", 5000, 0)),
+        (Shape(125, "st1"), Shape(125, "st1", 0, 0)),
+    ],
+)
+def test_types_fill_in_their_defaults(shape: Shape, expected: Shape) -> None:
+    assert limits.checked(shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "code"),
+    [
+        (Shape(0, "gp3"), "InvalidParameterValue"),
+        (Shape(-1, "gp3"), "InvalidParameterValue"),
+        (Shape(1, "st1"), "InvalidParameterValue"),
+        (Shape(1, "floppy"), "InvalidParameterValue"),
+        (Shape(1, "gp3", 10000), "InvalidParameterValue"),
+        (Shape(10, "io1"), "MissingParameter"),
+        (Shape(125, "st1", 100), "InvalidParameterCombination"),
+        (Shape(4, "io2", 100, 125), "InvalidParameterCombination"),
+    ],
+)
+def test_shapes_that_no_type_has(shape: Shape, code: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        limits.checked(shape)
+    assert caught.value.code == code
+
+
+def chosen(query: str, *volumes: Volume) -> list[str]:
+    found = filters.chosen(volumes, filters.VOLUME, lambda v: v.tags, Parameters.parse(query))
+    return [v.id for v in found]
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("", ["vol-1", "vol-2", "vol-3"]),
+        ("Filter.1.Name=status&Filter.1.Value.1=in-use", ["vol-2"]),
+        (
+            "Filter.1.Name=status&Filter.1.Value.1=in-use&Filter.1.Value.2=available",
+            ["vol-1", "vol-2", "vol-3"],
+        ),
+        ("Filter.1.Name=tag:app&Filter.1.Value.1=d?t*", ["vol-1"]),
+        ("Filter.1.Name=tag-key&Filter.1.Value.1=app", ["vol-1", "vol-3"]),
+        (
+            "Filter.1.Name=tag-key&Filter.1.Value.1=app&Filter.2.Name=attachment.instance-id&Filter.2.Value.1=*",
+            [],
+        ),
+        ("Filter.1.Name=attachment.instance-id&Filter.1.Value.1=i-1", ["vol-2"]),
+    ],
+)
+def test_filters(query: str, ids: list[str]) -> None:
+    volumes = (volume(app="data"), volume(V.IN_USE, A.ATTACHED, number=2), volume(number=3, app="x"))
+    assert chosen(query, *volumes) == ids
+
+
+def test_an_unknown_filter_is_refused() -> None:
+    with pytest.raises(Refusal, match="The filter 'colour' is invalid"):
+        chosen("Filter.1.Name=colour&Filter.1.Value.1=red", volume())
+
+
+def test_pages_stay_right_while_volumes_go() -> None:
+    names = [f"vol-{i:02}" for i in range(12)]
+    first, token = filters.page(names, str, Parameters.parse("MaxResults=5"))
+    assert first == names[:5]
+    names.remove("vol-04")
+    second, token = filters.page(names, str, Parameters.parse(f"MaxResults=5&NextToken={token}"))
+    assert second == ["vol-05", "vol-06", "vol-07", "vol-08", "vol-09"]
+    third, token = filters.page(names, str, Parameters.parse(f"MaxResults=5&NextToken={token}"))
+    assert (third, token) == (["vol-10", "vol-11"], None)
+    for wrong in ("MaxResults=1", "NextToken=%%%", "NextToken=_w"):
+        with pytest.raises(Refusal):
+            filters.page(names, str, Parameters.parse(wrong))

@@ -1,0 +1,307 @@
+"""Volumes on real files and loop devices: what is refused, what a killed service leaves to its next start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from volplane.cloud import Instance, Service, Settings, opened
+from volplane.cloud.errors import Refusal
+from volplane.cloud.model import Attachment, AttachmentState, Shape, Volume, VolumeState
+from volplane.cloud.service import Wish, double_attaches
+from volplane.host import Host
+from volplane.store.memory import MemoryStore
+
+pytestmark = pytest.mark.root
+
+ZONE = "us-east-1a"
+WISH = Wish(zone=ZONE, shape=Shape(1, "gp3"), token="claim-1")
+
+
+def settings(directory: Path, **more: float) -> Settings:
+    nodes = tuple(
+        Instance(f"i-{n}", zone, str(directory / f"n{n}"))
+        for n, zone in [(1, ZONE), (2, ZONE), (3, "us-east-1b")]
+    )
+    return Settings(data_dir=str(directory), access_key="a", secret_key="s", instances=nodes, **more)
+
+
+@asynccontextmanager
+async def cloud(directory: Path, store: MemoryStore | None = None, **more: float) -> AsyncIterator[Service]:
+    host = Host()
+    try:
+        async with opened(settings(directory, **more), host, store or MemoryStore()) as service:
+            yield service
+    finally:
+        await host.close()
+
+
+def backing(device: str) -> str:
+    return Path(f"/sys/block/{device[5:]}/loop/backing_file").read_text().strip()
+
+
+def is_there(link: Path) -> bool:
+    return os.path.lexists(link)
+
+
+async def refused(code: str, call: object) -> str:
+    with pytest.raises(Refusal) as caught:
+        await call  # type: ignore[misc]
+    assert caught.value.code == code
+    return caught.value.message
+
+
+async def test_a_disk_is_made_attached_moved_and_removed(tmp_path: Path) -> None:
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+        file = tmp_path / "disks" / f"{volume.id}.img"
+        assert file.stat().st_size == 1 << 30
+        assert file.stat().st_blocks == 0
+        for node in ("i-1", "i-2"):
+            held = await service.attach(volume.id, node, "/dev/xvdba")
+            assert held.state is AttachmentState.ATTACHED
+            link = tmp_path / f"n{node[-1]}" / "xvdba"
+            device = os.readlink(link)
+            assert backing(device) == str(file)
+            stable = "nvme-Amazon_Elastic_Block_Store_" + volume.id.replace("-", "")
+            assert os.readlink(tmp_path / f"n{node[-1]}" / "disk/by-id" / stable) == device
+            done = await service.detach(volume.id, node)
+            assert done.state is AttachmentState.DETACHED
+            assert not is_there(link)
+            assert service.volume(volume.id).state is VolumeState.AVAILABLE
+        await service.delete(volume.id)
+        assert os.listdir(tmp_path / "disks") == []
+        await refused("InvalidVolume.NotFound", service.delete(volume.id))
+
+
+async def test_a_token_makes_one_volume(tmp_path: Path) -> None:
+    async with cloud(tmp_path) as service:
+        made = await asyncio.gather(*(service.create(WISH) for _ in range(5)))
+        assert len({v.id for v in made}) == 1
+        other = Wish(zone=ZONE, shape=Shape(2, "gp3"), token="claim-1")
+        await refused("IdempotentParameterMismatch", service.create(other))
+        await service.delete(made[0].id)
+        assert (await service.create(other)).shape.size == 2
+
+
+async def test_a_second_attach_is_refused_and_counted(tmp_path: Path) -> None:
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+        before = double_attaches._value.get()
+        results = await asyncio.gather(
+            *(service.attach(volume.id, node, "/dev/xvdba") for node in ("i-1", "i-2")),
+            return_exceptions=True,
+        )
+        assert [isinstance(r, Attachment) for r in results] == [True, False]
+        await refused("VolumeInUse", service.attach(volume.id, "i-2", "/dev/xvdbb"))
+        await refused("VolumeInUse", service.attach(volume.id, "i-1", "/dev/xvdbb"))
+        await refused("VolumeInUse", service.delete(volume.id))
+        assert double_attaches._value.get() == before + 2
+        await service.detach(volume.id)
+
+
+async def test_places_that_are_refused(tmp_path: Path) -> None:
+    async with cloud(tmp_path) as service:
+        one = await service.create(WISH)
+        two = await service.create(Wish(zone=ZONE, shape=Shape(1)))
+        await service.attach(one.id, "i-1", "/dev/xvdba")
+        await refused("InvalidParameterValue", service.attach(two.id, "i-1", "/dev/xvdba"))
+        await refused("InvalidParameterValue", service.attach(two.id, "i-1", "/dev/../etc/passwd"))
+        await refused("InvalidVolume.ZoneMismatch", service.attach(two.id, "i-3", "/dev/xvdba"))
+        await refused("InvalidInstanceID.NotFound", service.attach(two.id, "i-9", "/dev/xvdba"))
+        await refused("InvalidVolume.NotFound", service.attach("vol-9", "i-1", "/dev/xvdbb"))
+        await refused("InvalidAttachment.NotFound", service.detach(one.id, "i-2"))
+        await refused("IncorrectState", service.detach(two.id))
+        await refused("InvalidZone.NotFound", service.create(Wish(zone="mars-1a", shape=Shape(1))))
+        await refused("IncorrectInstanceState", service.deregister("i-1"))
+        await service.detach(one.id)
+
+
+async def test_an_instance_has_28_places(tmp_path: Path) -> None:
+    async with cloud(tmp_path) as service:
+        volumes = [await service.create(Wish(zone=ZONE, shape=Shape(1))) for _ in range(29)]
+        names = [f"/dev/xvdb{chr(97 + n)}" if n < 26 else f"/dev/xvdc{chr(97 + n - 26)}" for n in range(29)]
+        await asyncio.gather(
+            *(service.attach(v.id, "i-1", d) for v, d in zip(volumes[:28], names, strict=False))
+        )
+        await refused("AttachmentLimitExceeded", service.attach(volumes[28].id, "i-1", names[28]))
+
+
+async def test_the_machine_bounds_what_is_promised(tmp_path: Path) -> None:
+    async with cloud(tmp_path, thin=0.0) as service:
+        await refused("InsufficientVolumeCapacity", service.create(WISH))
+        assert await service.capacity() == 0
+
+
+async def test_a_mounted_disk_is_not_detached(tmp_path: Path) -> None:
+    host, point = Host(), tmp_path / "mounted"
+    point.mkdir()
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+        await service.attach(volume.id, "i-1", "/dev/xvdba")
+        device = os.readlink(tmp_path / "n1" / "xvdba")
+        await host.mkfs(device, "ext4")
+        await host.mount(device, str(point), "ext4")
+        text = await refused("VolumeInUse", service.detach(volume.id, "i-1"))
+        assert str(point) in text
+        assert os.readlink(tmp_path / "n1" / "xvdba") == device
+        held = service.volume(volume.id).attachment
+        assert held is not None
+        assert held.state is AttachmentState.ATTACHED
+        await host.unmount(str(point))
+        await service.detach(volume.id, "i-1")
+    await host.close()
+
+
+async def test_a_lazily_unmounted_disk_meets_no_second_mount(tmp_path: Path) -> None:
+    host, point = Host(), tmp_path / "mounted"
+    point.mkdir()
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+        await service.attach(volume.id, "i-1", "/dev/xvdba")
+        device = os.readlink(tmp_path / "n1" / "xvdba")
+        await host.mkfs(device, "ext4")
+        await host.mount(device, str(point), "ext4")
+        pin = os.open(point, os.O_RDONLY)
+        await host.unmount(str(point), detach=True)
+        await refused("VolumeInUse", service.detach(volume.id, "i-1"))
+        await refused("VolumeInUse", service.detach(volume.id, "i-1", force=True))
+        await refused("VolumeInUse", service.attach(volume.id, "i-2", "/dev/xvdba"))
+        os.close(pin)
+        await service.detach(volume.id, "i-1")
+        await service.attach(volume.id, "i-2", "/dev/xvdba")
+    await host.close()
+
+
+async def test_force_takes_the_disk_from_a_dead_instance(tmp_path: Path) -> None:
+    host, point = Host(), tmp_path / "mounted"
+    point.mkdir()
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+        for how in ("force", "stopped"):
+            await service.attach(volume.id, "i-1", "/dev/xvdba")
+            device = os.readlink(tmp_path / "n1" / "xvdba")
+            if await host.probe(device) is None:
+                await host.mkfs(device, "ext4")
+            await host.mount(device, str(point), "ext4")
+            if how == "stopped":
+                await service.power("i-1", running=False)
+            await service.detach(volume.id, "i-1", force=how == "force")
+            assert not await host.is_mount(str(point))
+        await refused("IncorrectState", service.attach(volume.id, "i-1", "/dev/xvdba"))
+    await host.close()
+
+
+async def test_growing_an_attached_disk(tmp_path: Path) -> None:
+    host = Host()
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+        await service.attach(volume.id, "i-1", "/dev/xvdba")
+        done = await service.modify(volume.id, {"size": 3})
+        assert (done.original.size, done.target.size) == (1, 3)
+        assert await host.size_of(os.readlink(tmp_path / "n1" / "xvdba")) == 3 << 30
+        await refused("InvalidParameterValue", service.modify(volume.id, {"size": 2}))
+        await service.modify(volume.id, {"type": "io2", "iops": 100, "size": 4})
+        assert service.volume(volume.id).shape == Shape(4, "io2", 100, 0)
+    await host.close()
+
+
+async def test_a_clean_stop_releases_loop_devices_and_a_start_binds_them_again(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with cloud(tmp_path, store) as service:
+        volume = await service.create(WISH)
+        await service.attach(volume.id, "i-1", "/dev/xvdba")
+    assert not is_there(tmp_path / "n1" / "xvdba")
+    async with cloud(tmp_path, store) as service:
+        held = service.volume(volume.id).attachment
+        assert held is not None
+        assert held.state is AttachmentState.ATTACHED
+        device = os.readlink(tmp_path / "n1" / "xvdba")
+        assert backing(device).endswith(f"{volume.id}.img")
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: whatever the operation wanted to do next does not happen."""
+
+
+@pytest.mark.parametrize("point", ["intent", "effect", "result"])
+@pytest.mark.parametrize("action", ["CreateVolume", "AttachVolume", "DetachVolume", "DeleteVolume"])
+async def test_a_killed_service_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, point: str
+) -> None:
+    store, stop = MemoryStore(), f"cloud:{action}:{point}"
+
+    def hit(name: str) -> None:
+        if name == stop:
+            raise Killed
+
+    async def story(service: Service) -> None:
+        volume = await service.create(WISH)
+        if volume.state is VolumeState.AVAILABLE:
+            await service.attach(volume.id, "i-1", "/dev/xvdba")
+        if service.volume(volume.id).attachment:
+            await service.detach(volume.id, "i-1")
+        await service.delete(volume.id)
+
+    host = Host()
+    monkeypatch.setattr("volplane.base.failpoint.armed", True)
+    monkeypatch.setattr("volplane.base.failpoint.hit", hit)
+    died = opened(settings(tmp_path), host, store)
+    service = await died.__aenter__()
+    with pytest.raises(Killed):
+        await story(service)
+    monkeypatch.setattr("volplane.base.failpoint.armed", False)
+    async with opened(settings(tmp_path), host, store) as service:
+        unfinished = {VolumeState.CREATING, VolumeState.DELETING}
+        moving = {AttachmentState.ATTACHING, AttachmentState.DETACHING}
+        for volume in service.ledger.volumes.values():
+            assert volume.state not in unfinished
+            assert not volume.attachment or volume.attachment.state not in moving
+        files = {f.removesuffix(".img") for f in os.listdir(tmp_path / "disks")}
+        assert files == set(service.ledger.volumes)
+        await story(service)
+        assert service.ledger.volumes == {}
+    assert os.listdir(tmp_path / "disks") == []
+    await host.close()
+
+
+async def test_files_that_belong_to_nothing_are_removed(tmp_path: Path) -> None:
+    host = Host()
+    (tmp_path / "disks").mkdir()
+    stray = tmp_path / "disks" / "vol-0dead.img"
+    stray.write_bytes(bytes(1 << 20))
+    await host.loop_attach(str(stray))
+    async with cloud(tmp_path):
+        assert not stray.exists()
+    assert str(stray) not in (await host.loops()).values()
+    await host.close()
+
+
+async def test_a_lost_file_with_data_is_said_and_not_replaced(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with cloud(tmp_path, store) as service:
+        used, unused = await service.create(WISH), await service.create(Wish(zone=ZONE, shape=Shape(1)))
+        await service.attach(used.id, "i-1", "/dev/xvdba")
+        await service.detach(used.id, "i-1")
+    for name in os.listdir(tmp_path / "disks"):
+        os.unlink(tmp_path / "disks" / name)
+    async with cloud(tmp_path, store) as service:
+        assert service.volume(used.id).state is VolumeState.ERROR
+        assert service.volume(unused.id).state is VolumeState.AVAILABLE
+        assert os.listdir(tmp_path / "disks") == [f"{unused.id}.img"]
+        await refused("IncorrectState", service.attach(used.id, "i-1", "/dev/xvdba"))
+
+
+def test_a_record_survives_its_json(tmp_path: Path) -> None:
+    import msgspec
+
+    held = Attachment("i-1", "/dev/xvdba", AttachmentState.ATTACHED, "now")
+    volume = Volume(
+        "vol-1", ZONE, Shape(1, "gp3"), VolumeState.IN_USE, attachment=held, tags={"a": "b"}, used=True
+    )
+    assert msgspec.json.decode(msgspec.json.encode(volume), type=Volume) == volume

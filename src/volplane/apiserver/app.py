@@ -11,6 +11,9 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from functools import cache
+
+from prometheus_client import Counter, Histogram
 
 from volplane.api.errors import (
     APIError,
@@ -28,7 +31,7 @@ from volplane.apiserver.handlers import HANDLERS, on_post
 from volplane.apiserver.paths import Target, parse
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call, User
-from volplane.apiserver.subresources import POSTS
+from volplane.apiserver.subresources import POSTS, scale
 from volplane.apiserver.subresources.streams import STREAMS, Streams
 from volplane.base import clock, metrics
 from volplane.store import Closed, Failed
@@ -49,6 +52,11 @@ _seconds = metrics.histogram(
 )
 
 
+@cache  # finding a metric by its labels costs more than counting
+def _measures(verb: str, resource: str, code: int) -> tuple[Counter, Histogram]:
+    return _requests.labels(verb, resource, code), _seconds.labels(verb, resource)
+
+
 class App:
     def __init__(
         self,
@@ -62,7 +70,8 @@ class App:
         self.authorizers = authorizers
         self.streams = streams
         self.ready = False
-        self._audit = (f"{secrets.token_hex(4)}-{n:08x}" for n in itertools.count(1))
+        self._run = secrets.token_hex(8)  # tells the requests of two runs apart in Audit-Id
+        self._count = itertools.count(1)
 
     async def __call__(self, request: Request) -> Reply:
         began = time.perf_counter()
@@ -86,12 +95,13 @@ class App:
         code = 101
         if isinstance(answer, Response):
             code = answer.status
-            extra = [("Audit-Id", next(self._audit))]
+            extra = [("Audit-Id", f"{self._run}-{next(self._count):x}")]
             extra += [("Warning", f"299 - {_quoted(text)}") for text in seen.warnings]
             answer.headers = [*pairs(answer.headers), *extra]
-        _requests.labels(seen.verb, seen.resource, code).inc()
+        count, seconds = _measures(seen.verb, seen.resource, code)
+        count.inc()
         if seen.verb != "watch":
-            _seconds.labels(seen.verb, seen.resource).observe(time.perf_counter() - began)
+            seconds.observe(time.perf_counter() - began)
         return answer
 
     async def _answer(self, request: Request, seen: Seen) -> Reply:
@@ -115,6 +125,8 @@ class App:
     async def _serve(self, request: Request, entry: Entry, call: Call) -> Reply:
         if call.subresource in STREAMS and entry.resource == "pods":
             return await self.streams.serve(self.backend, entry, call, request)
+        if call.subresource == "scale":
+            return await scale.serve(self.backend, entry, call, request)
         if review := reviews.REVIEWS.get(entry.resource):
             return await reviews.serve(review, self, call, request)
         if post := POSTS.get((entry.resource, call.subresource)):

@@ -13,7 +13,7 @@ from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.apiserver.feed import Feed
-from volplane.apiserver.selection import Glance
+from volplane.apiserver.selection import Glance, Selection
 from volplane.apiserver.shape import Shape
 from volplane.apiserver.strategy import AnyStrategy
 
@@ -37,6 +37,13 @@ class Entry:
     def scope(self, namespace: str) -> str:
         """The keys of one namespace, or of all."""
         return f"{self.prefix}{namespace}/" if namespace else self.prefix
+
+    def reach(self, namespace: str, selection: Selection) -> str:
+        """The shortest prefix that holds a selection: one that names its object needs no other."""
+        name = selection.name
+        if name and (namespace or not self.kind.namespaced):
+            return self.key(namespace, name)
+        return self.scope(namespace)
 
     def key(self, namespace: str, name: str) -> str:
         return f"{self.prefix}{namespace}/{name}" if self.kind.namespaced else f"{self.prefix}{name}"

@@ -50,6 +50,11 @@ class Selection(Struct, frozen=True):
     def everything(self) -> bool:
         return self.labels is None and self.fields is None
 
+    @property
+    def name(self) -> str:
+        """The only name that can match, if the selection says one."""
+        return (self.fields.required("metadata.name") or "") if self.fields is not None else ""
+
     def matches(self, values: Values) -> bool:
         labels, fields = values
         if self.labels is not None and not self.labels.matches(labels):

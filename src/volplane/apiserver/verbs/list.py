@@ -42,7 +42,7 @@ class Listed(Struct):
 
 async def list_records(backend: Backend, entry: Entry, call: Call, asked: Asked) -> Listed:
     _check(asked)
-    prefix = entry.scope(call.namespace)
+    prefix = entry.reach(call.namespace, asked.selection)
     if asked.token:
         token = decode_token(asked.token)
         revision, after = token.rv, prefix + token.start

@@ -63,6 +63,6 @@ def decode_token(text: str) -> Token:
         token = msgspec.json.decode(raw, type=Token)
     except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
         raise BadRequest(f"continue key is not valid: {error}") from error
-    if token.v != TOKEN_VERSION or not token.start or token.start.startswith("/"):
+    if token.v != TOKEN_VERSION or token.start.startswith("/"):
         raise BadRequest("continue key is not valid: incorrect encoded version or empty start key")
     return token

@@ -71,7 +71,9 @@ async def watch(
     if initial:
         yield initial
     try:
-        async with backend.store.watch(entry.scope(call.namespace), revision=revision) as events:
+        async with backend.store.watch(
+            entry.reach(call.namespace, asked.selection), revision=revision
+        ) as events:
             async for batch in _live(entry, asked, events, deadline):
                 yield batch
     except Compacted as error:
@@ -91,7 +93,7 @@ async def _start(backend: Backend, entry: Entry, call: Call, asked: Asked) -> tu
         return number(asked.version), []
     if not anew:
         await not_older_than(backend.store, asked.version)
-    listing = await backend.store.list(entry.scope(call.namespace))
+    listing = await backend.store.list(entry.reach(call.namespace, asked.selection))
     told = [
         Told(ADDED, note, note.event.revision)
         for note in (_as_event(entry, record) for record in listing.records)

@@ -1,0 +1,78 @@
+"""*/scale: the replicas of a workload, seen and set through a small object that is alike for all kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api import codec, kinds
+from volplane.api.autoscaling import Scale, ScaleSpec, ScaleStatus
+from volplane.api.errors import Invalid, NotFound, invalid
+from volplane.api.meta import ObjectMeta
+from volplane.api.selectors import Labels
+from volplane.apiserver import answers, decode, options
+from volplane.apiserver import patch as patches
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.negotiation import negotiate
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.verbs.update import check_name, modify
+from volplane.store import Record
+from volplane.web import Request, Response
+
+KIND = kinds.of(Scale)
+
+
+async def serve(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    wanted = negotiate(request.headers.get("accept"))
+    if call.verb == "get":
+        record = await backend.record(entry, call.namespace, call.name)
+        if record is None:
+            raise NotFound.of(entry.kind, call.name)
+        return answers.body(wanted, 200, codec.encode(scale_of(entry.feed.object(record))))
+    outcome = await modify(backend, entry, call, _change(entry, call, request))
+    return answers.body(wanted, 200, codec.encode(scale_of(outcome.obj)))
+
+
+def scale_of(workload: Any) -> Scale:
+    meta = workload.metadata
+    return Scale(
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            creation_timestamp=meta.creation_timestamp,
+        ),
+        spec=ScaleSpec(replicas=workload.spec.replicas or 0),
+        status=ScaleStatus(
+            replicas=workload.status.replicas, selector=str(Labels.of(workload.spec.selector))
+        ),
+    )
+
+
+def _change(entry: Entry, call: Call, request: Request) -> Any:
+    validation = options.field_validation(request.query, call.verb)
+    content_type = request.headers.get("content-type")
+
+    async def scaled(workload: Any, record: Record) -> Any:
+        if call.verb == "update":
+            scale, _ = decode.decode_body(KIND, request.body, content_type, validation)
+        else:
+            found: list[str] = []
+            current = codec.builtins(scale_of(workload))
+            result = patches.apply_patch(KIND, content_type, current, request.body, findings=found)
+            scale, _ = decode.canonical(KIND, result, validation, findings=found)
+        check_name(call, scale.metadata)
+        if scale.spec.replicas < 0:
+            told = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")
+            raise Invalid.of(KIND, call.name, [told])
+        given = scale.metadata
+        meta = structs.replace(
+            workload.metadata, resource_version=given.resource_version, uid=given.uid or workload.uid
+        )
+        spec = structs.replace(workload.spec, replicas=scale.spec.replicas)
+        return structs.replace(workload, metadata=meta, spec=spec)
+
+    return scaled

@@ -1,0 +1,271 @@
+"""Discovery: which groups, versions and resources there are, in the old form and the aggregated one.
+
+Both forms are rendered from the registry when they are first asked for after it changed. The subtle thing: a
+client that asks for the aggregated form takes an answer as such only if its Content-Type carries all three
+parameters, and both `/api` and `/apis` must answer in the same form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api.errors import MethodNotAllowed, NotFound
+from volplane.api.kinds import Kind, Subresource
+from volplane.apiserver.registry import Registry
+from volplane.web import Request, Response
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+JSON = "application/json"
+
+# Groups in the order in which clients prefer them; others follow by name.
+_PRIORITY = (
+    "apiregistration.k8s.io",
+    "apps",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+    "resource.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+)
+
+Groups = Mapping[str, Mapping[str, list[Kind]]]  # group → version → kinds
+
+
+class Page(Struct, frozen=True):
+    """A rendered answer."""
+
+    body: bytes
+    media: str = JSON
+    etag: str = ""
+
+
+class Pages:
+    """Everything discovery can answer, for one state of the registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.version = registry.version
+        groups = grouped(registry.kinds())
+        self.legacy = {path: Page(msgspec.json.encode(data) + b"\n") for path, data in _legacy(groups)}
+        self.aggregated = {
+            "/api": _aggregated({"": groups.get("", {})}),
+            "/apis": _aggregated({name: versions for name, versions in groups.items() if name}),
+        }
+
+
+_rendered: WeakKeyDictionary[Registry, Pages] = WeakKeyDictionary()
+
+
+def pages(registry: Registry) -> Pages:
+    found = _rendered.get(registry)
+    if found is None or found.version != registry.version:
+        found = _rendered[registry] = Pages(registry)
+    return found
+
+
+async def handle(registry: Registry, request: Request) -> Response:
+    """Answers `/api`, `/apis` and what is below them. Raises NotFound for groups and versions not served."""
+    path = request.path.rstrip("/")
+    known = pages(registry)
+    if path in known.aggregated and wants_aggregated(request.headers.get("accept")):
+        return _conditional(known.aggregated[path], request)
+    page = known.legacy.get(path)
+    if page is None:
+        raise NotFound.path()
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(f"{request.method.lower()} is not supported on discovery")
+    return Response(
+        status=200, headers=[("Content-Type", page.media), ("Vary", "Accept")], body=_addressed(page, request)
+    )
+
+
+def _addressed(page: Page, request: Request) -> bytes:
+    """`/api` names the address under which the client reached us."""
+    return page.body.replace(b"@server@", request.headers.get("host").encode() or b"127.0.0.1")
+
+
+def wants_aggregated(accept: str) -> bool:
+    """Is the aggregated form, in the one version there is, among what the client takes?"""
+    for clause in accept.split(","):
+        media, *parameters = (part.strip() for part in clause.split(";"))
+        named = dict(p.split("=", 1) for p in parameters if "=" in p)
+        if media in (JSON, "application/*") and named.get("as") == "APIGroupDiscoveryList":
+            if named.get("g") == "apidiscovery.k8s.io" and named.get("v") == "v2":
+                return True
+        elif media in (JSON, "*/*") and "as" not in named:
+            return False  # plain JSON was preferred
+    return False
+
+
+def _conditional(page: Page, request: Request) -> Response:
+    headers = [
+        ("Content-Type", page.media),
+        ("ETag", page.etag),
+        ("Vary", "Accept"),
+        ("Cache-Control", "public"),
+    ]
+    if page.etag in (tag.strip() for tag in request.headers.get("if-none-match").split(",")):
+        return Response(status=304, headers=headers[1:], body=b"")
+    return Response(status=200, headers=headers, body=page.body)
+
+
+def grouped(kinds: Iterable[Kind]) -> Groups:
+    """Groups in order of preference, and their versions in order of preference."""
+    found: dict[str, dict[str, list[Kind]]] = {}
+    for kind in kinds:
+        found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
+    ordered = sorted(found, key=lambda name: (_rank(name), name))
+    return {
+        name: {v: sorted(found[name][v], key=lambda k: k.plural) for v in sorted(found[name], key=_stability)}
+        for name in ordered
+    }
+
+
+def _rank(group: str) -> int:
+    return _PRIORITY.index(group) if group in _PRIORITY else len(_PRIORITY)
+
+
+def _stability(version: str) -> tuple[int, int, str]:
+    """v2 before v1 before v1beta2 before v1beta1 before v1alpha1."""
+    number, word = "", version.removeprefix("v")
+    while word[:1].isdigit():
+        number, word = number + word[0], word[1:]
+    stage = 0 if not word else 1 if word.startswith("beta") else 2
+    return stage, -int(number or 0), word
+
+
+# The old form: one document per group version
+
+
+def _legacy(groups: Groups) -> Iterable[tuple[str, Any]]:
+    yield (
+        "/api",
+        {
+            "kind": "APIVersions",
+            "versions": list(groups.get("", {})),
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": "@server@"}],
+        },
+    )
+    named = {name: versions for name, versions in groups.items() if name}
+    listed = [_group(name, list(versions)) for name, versions in named.items()]
+    yield "/apis", {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+    for name, versions in groups.items():
+        if name:
+            yield f"/apis/{name}", {"kind": "APIGroup", "apiVersion": "v1", **_group(name, list(versions))}
+        for version, kinds in versions.items():
+            yield (f"/apis/{name}/{version}" if name else f"/api/{version}"), _resources(name, version, kinds)
+
+
+def _group(name: str, versions: list[str]) -> dict[str, Any]:
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def _resources(group: str, version: str, kinds: list[Kind]) -> dict[str, Any]:
+    head: dict[str, Any] = {"kind": "APIResourceList"}
+    if group:
+        head["apiVersion"] = "v1"
+    listed = [entry for kind in kinds for entry in _entries(kind)]
+    return {**head, "groupVersion": f"{group}/{version}" if group else version, "resources": listed}
+
+
+def _entries(kind: Kind) -> Iterable[dict[str, Any]]:
+    entry: dict[str, Any] = {
+        "name": kind.plural,
+        "singularName": kind.singular,
+        "namespaced": kind.namespaced,
+        "kind": kind.kind,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short:
+        entry["shortNames"] = list(kind.short)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    if "create" in kind.verbs and "get" in kind.verbs:
+        entry["storageVersionHash"] = _hash(f"{kind.api_version}/{kind.kind}".encode(), 8)
+    yield entry
+    for below in sorted(kind.subresources, key=lambda s: s.name):
+        yield _below(kind, below)
+
+
+def _below(kind: Kind, below: Subresource) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": f"{kind.plural}/{below.name}",
+        "singularName": "",
+        "namespaced": kind.namespaced,
+    }
+    if below.group:
+        entry |= {"group": below.group, "version": below.version}
+    return entry | {"kind": below.kind or kind.kind, "verbs": list(below.verbs)}
+
+
+# The aggregated form: everything in one document
+
+
+def _aggregated(groups: Groups) -> Page:
+    items = [_discovered(name, versions) for name, versions in groups.items() if versions]
+    body = {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    }
+    encoded = msgspec.json.encode(body) + b"\n"
+    return Page(encoded, AGGREGATED, f'"{_hash(encoded)}"')
+
+
+def _discovered(name: str, versions: Mapping[str, list[Kind]]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name} if name else {},
+        "versions": [
+            {"version": version, "freshness": "Current", "resources": [_discovered_kind(k) for k in kinds]}
+            for version, kinds in versions.items()
+        ],
+    }
+
+
+def _discovered_kind(kind: Kind) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "resource": kind.plural,
+        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short:
+        entry["shortNames"] = list(kind.short)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    if kind.subresources:
+        entry["subresources"] = [
+            _discovered_below(kind, below) for below in sorted(kind.subresources, key=lambda s: s.name)
+        ]
+    return entry
+
+
+def _discovered_below(kind: Kind, below: Subresource) -> dict[str, Any]:
+    group, version = (below.group, below.version) if below.group else (kind.group, kind.version)
+    response = {"group": group, "version": version, "kind": below.kind or kind.kind}
+    return {"subresource": below.name, "responseKind": response, "verbs": list(below.verbs)}
+
+
+def _hash(data: bytes, length: int = 64) -> str:
+    return hashlib.sha512(data).hexdigest()[:length].upper()

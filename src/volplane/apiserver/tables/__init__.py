@@ -1,0 +1,86 @@
+"""Server-side tables: what `kubectl get` prints, column by column, for every kind.
+
+A printer is a list of columns and a function from an object to its cells; both stand in the file of the
+kind's group. Kinds without one get their name and date. All columns are always there; the client hides the
+wide ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Raw
+
+from volplane.api import codec
+from volplane.api.errors import BadRequest
+from volplane.api.kinds import Kind
+from volplane.apiserver.tables import cluster, pods, storage, workloads
+from volplane.apiserver.tables.columns import Printer, columns
+from volplane.base import clock
+
+_PRINTERS: Mapping[str, Printer] = {
+    **cluster.PRINTERS,
+    **pods.PRINTERS,
+    **storage.PRINTERS,
+    **workloads.PRINTERS,
+}
+
+
+def _plain(obj: Any, now: datetime) -> list[Any]:
+    if isinstance(obj, dict):
+        meta = obj.get("metadata") or {}
+        return [meta.get("name", ""), meta.get("creationTimestamp")]
+    return [obj.name, obj.metadata.creation_timestamp or None]
+
+
+_PLAIN = Printer(columns("Name", "Created At#date"), _plain)
+
+
+def render(
+    kind: Kind, items: Sequence[Any], include_object: str = "Metadata", with_columns: bool = True
+) -> dict[str, Any]:
+    """A Table of these objects. `include_object`: how much of each object its row carries."""
+    printer = _PRINTERS.get(kind.resource, _PLAIN)
+    now = clock.wall()
+    table: dict[str, Any] = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": _metadata(items)}
+    # Only the first event of a watch tells the columns; null means: as before.
+    table["columnDefinitions"] = printer.columns if with_columns else None
+    table["rows"] = [_row(printer, obj, include_object, now) for obj in items]
+    return table
+
+
+def _metadata(items: Sequence[Any]) -> dict[str, str]:
+    """The table of one object is as new as that object; lists say how new they are themselves."""
+    if len(items) != 1:
+        return {}
+    [obj] = items
+    meta = obj.get("metadata", {}) if isinstance(obj, dict) else {}
+    revision = meta.get("resourceVersion", "") if isinstance(obj, dict) else obj.metadata.resource_version
+    return {"resourceVersion": revision} if revision else {}
+
+
+def _row(printer: Printer, obj: Any, include: str, now: datetime) -> dict[str, Any]:
+    row: dict[str, Any] = {"cells": printer.cells(obj, now)}
+    if printer.conditions is not None and (conditions := printer.conditions(obj)):
+        row["conditions"] = conditions
+    row["object"] = _included(obj, include)
+    return row
+
+
+def _included(obj: Any, include: str) -> Any:
+    match include:
+        case "" | "Metadata":
+            return partial_metadata(obj)
+        case "Object":
+            return obj if isinstance(obj, dict) else Raw(codec.encode(obj))
+        case "None":
+            return None
+    raise BadRequest(f'unrecognized includeObject value: "{include}"')
+
+
+def partial_metadata(obj: Any) -> dict[str, Any]:
+    """An object reduced to its metadata."""
+    meta = obj.get("metadata") if isinstance(obj, dict) else obj.metadata
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta}

@@ -1,0 +1,164 @@
+"""Pods: their STATUS column sums up phase, reasons, containers and deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.api.core import ContainerStateTerminated, ContainerStatus, Pod
+from volplane.apiserver.tables.columns import NONE, Printer, age, age_of, columns
+
+COMPLETED: Mapping[str, str] = {
+    "Succeeded": "The pod has completed successfully.",
+    "Failed": "The pod failed.",
+}
+
+
+class _Sum(Struct):
+    """What the containers of a pod come to."""
+
+    reason: str
+    ready: int = 0
+    restarts: int = 0
+    last_restart: str = ""
+    initializing: bool = False
+
+    def restarted(self, status: ContainerStatus) -> None:
+        self.restarts += status.restart_count
+        ended = status.last_state.terminated
+        if ended is not None and (ended.finished_at or "") > self.last_restart:
+            self.last_restart = ended.finished_at or ""
+
+
+def _cells(pod: Pod, now: datetime) -> list[Any]:
+    total = _summed(pod)
+    count = len(pod.spec.containers) + len(_sidecars(pod))
+    restarts = str(total.restarts)
+    if total.restarts and total.last_restart:
+        restarts += f" ({age(total.last_restart, now)} ago)"
+    return [
+        pod.name,
+        f"{total.ready}/{count}",
+        total.reason,
+        restarts,
+        age_of(pod, now),
+        next((ip.ip for ip in pod.status.pod_ips), "") or NONE,
+        pod.spec.node_name or NONE,
+        pod.status.nominated_node_name or NONE,
+        _gates(pod),
+    ]
+
+
+def _summed(pod: Pod) -> _Sum:
+    total = _Sum(pod.status.reason or pod.status.phase)
+    if any(c.type == "PodScheduled" and c.reason == "SchedulingGated" for c in pod.status.conditions):
+        total.reason = "SchedulingGated"
+    _initialize(pod, total)
+    if not total.initializing or _is(pod, "Initialized"):
+        _run(pod, total)
+    if pod.is_deleting and pod.status.reason == "NodeLost":
+        total.reason = "Unknown"
+    elif pod.is_deleting and pod.status.phase not in COMPLETED:
+        total.reason = "Terminating"
+    return total
+
+
+def _sidecars(pod: Pod) -> set[str]:
+    return {c.name for c in pod.spec.init_containers if c.restart_policy == "Always"}
+
+
+def _initialize(pod: Pod, total: _Sum) -> None:
+    """The first init container that is not through gives the reason."""
+    sidecars = _sidecars(pod)
+    for at, status in enumerate(pod.status.init_container_statuses):
+        total.restarted(status)
+        state = status.state
+        if state.terminated is not None and state.terminated.exit_code == 0:
+            continue
+        if status.name in sidecars and status.started:
+            total.ready += status.ready
+            continue
+        total.initializing = True
+        if state.terminated is not None:
+            total.reason = f"Init:{_ending(state.terminated)}"
+        elif state.waiting is not None and state.waiting.reason not in ("", "PodInitializing"):
+            total.reason = f"Init:{state.waiting.reason}"
+        else:
+            total.reason = f"Init:{at}/{len(pod.spec.init_containers)}"
+        return
+
+
+def _ending(ended: ContainerStateTerminated) -> str:
+    if ended.reason:
+        return ended.reason
+    return f"Signal:{ended.signal}" if ended.signal else f"ExitCode:{ended.exit_code}"
+
+
+def _run(pod: Pod, total: _Sum) -> None:
+    sidecars = _sidecars(pod)
+    # The restarts of init containers stop counting once the pod runs, except for sidecars.
+    total.restarts, total.last_restart = 0, ""
+    for status in pod.status.init_container_statuses:
+        if status.name in sidecars:
+            total.restarted(status)
+    failed, running = "", False
+    for status in reversed(pod.status.container_statuses):
+        total.restarted(status)
+        state = status.state
+        if state.waiting is not None and state.waiting.reason:
+            total.reason = state.waiting.reason
+        elif state.terminated is not None:
+            total.reason = _ending(state.terminated)
+            failed = total.reason if state.terminated.exit_code else failed
+        elif status.ready and state.running is not None:
+            running = True
+            total.ready += 1
+    if total.reason == "Completed":
+        total.reason = _still(pod, running, failed)
+
+
+def _still(pod: Pod, running: bool, failed: str) -> str:
+    """One container has completed: is the pod through, or do others go on?"""
+    if running and _is(pod, "Ready"):
+        return "Running"
+    return failed or ("NotReady" if running else "Completed")
+
+
+def _is(pod: Pod, condition: str) -> bool:
+    return any(c.type == condition and c.status == "True" for c in pod.status.conditions)
+
+
+def _gates(pod: Pod) -> str:
+    gates = pod.spec.readiness_gates
+    if not gates:
+        return NONE
+    return f"{sum(_is(pod, gate.condition_type) for gate in gates)}/{len(gates)}"
+
+
+def _conditions(pod: Pod) -> list[dict[str, str]]:
+    phase = pod.status.phase
+    if phase not in COMPLETED:
+        return []
+    return [{"type": "Completed", "status": "True", "reason": phase, "message": COMPLETED[phase]}]
+
+
+PRINTERS: Mapping[str, Printer] = {
+    "pods": Printer(
+        columns(
+            "Name",
+            "Ready",
+            "Status",
+            "Restarts",
+            "Age",
+            "IP*",
+            "Node*",
+            "Nominated Node*",
+            "Readiness Gates*",
+        ),
+        _cells,
+        _conditions,
+    )
+}

@@ -1,0 +1,87 @@
+"""Deployments, replica sets, daemon sets, stateful sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
+from volplane.apiserver.tables.columns import Printer, age_of, columns, containers, labels, selector
+
+_WIDE = ("Containers*", "Images*", "Selector*")
+
+
+def _deployment(one: Deployment, now: datetime) -> list[Any]:
+    status = one.status
+    return [
+        one.name,
+        f"{status.ready_replicas}/{_wanted(one)}",
+        status.updated_replicas,
+        status.available_replicas,
+        age_of(one, now),
+        *containers(one.spec.template.spec.containers),
+        selector(one.spec.selector, empty=""),
+    ]
+
+
+def _replica_set(one: ReplicaSet, now: datetime) -> list[Any]:
+    return [
+        one.name,
+        _wanted(one),
+        one.status.replicas,
+        one.status.ready_replicas,
+        age_of(one, now),
+        *containers(one.spec.template.spec.containers),
+        selector(one.spec.selector),
+    ]
+
+
+def _daemon_set(one: DaemonSet, now: datetime) -> list[Any]:
+    status = one.status
+    return [
+        one.name,
+        status.desired_number_scheduled,
+        status.current_number_scheduled,
+        status.number_ready,
+        status.updated_number_scheduled,
+        status.number_available,
+        labels(one.spec.template.spec.node_selector),
+        age_of(one, now),
+        *containers(one.spec.template.spec.containers),
+        selector(one.spec.selector),
+    ]
+
+
+def _stateful_set(one: StatefulSet, now: datetime) -> list[Any]:
+    ready = f"{one.status.ready_replicas}/{_wanted(one)}"
+    return [one.name, ready, age_of(one, now), *containers(one.spec.template.spec.containers)]
+
+
+def _wanted(one: Deployment | ReplicaSet | StatefulSet) -> int:
+    return 1 if one.spec.replicas is None else one.spec.replicas
+
+
+PRINTERS: Mapping[str, Printer] = {
+    "deployments.apps": Printer(
+        columns("Name", "Ready", "Up-to-date", "Available", "Age", *_WIDE), _deployment
+    ),
+    "replicasets.apps": Printer(
+        columns("Name", "Desired#integer", "Current#integer", "Ready#integer", "Age", *_WIDE), _replica_set
+    ),
+    "daemonsets.apps": Printer(
+        columns(
+            "Name",
+            "Desired#integer",
+            "Current#integer",
+            "Ready#integer",
+            "Up-to-date#integer",
+            "Available#integer",
+            "Node Selector",
+            "Age",
+            *_WIDE,
+        ),
+        _daemon_set,
+    ),
+    "statefulsets.apps": Printer(columns("Name", "Ready", "Age", *_WIDE[:2]), _stateful_set),
+}

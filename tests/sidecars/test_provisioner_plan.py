@@ -1,0 +1,454 @@
+"""Claims and volumes in every situation, and what the provisioner does about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from volplane.api.core import (
+    CSIPersistentVolumeSource,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    PersistentVolumeStatus,
+    SecretReference,
+    TypedLocalObjectReference,
+    VolumeResourceRequirements,
+)
+from volplane.api.meta import LabelSelector, ObjectMeta
+from volplane.api.storage import (
+    StorageClass,
+    VolumeAttachment,
+    VolumeAttachmentSource,
+    VolumeAttachmentSpec,
+    VolumeAttributesClass,
+)
+from volplane.rules import binding
+from volplane.rules.steps import Say, Wait
+from volplane.sidecars.provisioner import order as orders
+from volplane.sidecars.provisioner.order import INTENT, Made, Order
+from volplane.sidecars.provisioner.plan import (
+    Create,
+    Delete,
+    Driver,
+    Fail,
+    Hold,
+    Refuse,
+    Release,
+    Settle,
+    World,
+    claim_facts,
+    plan,
+    reclaim,
+)
+from volplane.sidecars.provisioner.topology import Requirement
+
+NAME = "test.csi.example.com"
+DRIVER = Driver(NAME)
+NOW = "2026-01-01T00:00:00Z"
+ASKED = {binding.STORAGE_PROVISIONER: NAME}
+
+
+def claim(
+    *,
+    annotations: dict[str, str] | None = None,
+    finalizers: tuple[str, ...] = (),
+    deleting: bool = False,
+    **spec: Any,
+) -> PersistentVolumeClaim:
+    made = PersistentVolumeClaimSpec(
+        access_modes=("ReadWriteOnce",),
+        resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
+        storage_class_name="fast",
+        volume_mode="Filesystem",
+    )
+    return PersistentVolumeClaim(
+        metadata=ObjectMeta(
+            name="data",
+            namespace="default",
+            uid="1234-5678",
+            annotations=ASKED if annotations is None else annotations,
+            finalizers=finalizers,
+            deletion_timestamp=NOW if deleting else None,
+        ),
+        spec=structs.replace(made, **spec),
+    )
+
+
+def storage_class(provisioner: str = NAME, mode: str = "Immediate", **parameters: str) -> StorageClass:
+    return StorageClass(
+        metadata=ObjectMeta(name="fast", uid="class-1"),
+        provisioner=provisioner,
+        reclaim_policy="Delete",
+        volume_binding_mode=mode,
+        parameters=parameters,
+    )
+
+
+FAST = World(storage_class=storage_class())
+ORDER = Order(
+    driver=NAME,
+    name="pvc-1234-5678",
+    size=1 << 30,
+    modes=("ReadWriteOnce",),
+    storage_class="fast",
+    class_uid="class-1",
+    provisioner=NAME,
+)
+VOLUME = PersistentVolume(metadata=ObjectMeta(name="pvc-1234-5678"))
+NOTED = {**ASKED, INTENT: orders.written(ORDER)}
+DELAYED = World(storage_class=storage_class(mode="WaitForFirstConsumer"))
+SNAPSHOT = TypedLocalObjectReference(api_group="snapshot.storage.k8s.io", kind="VolumeSnapshot", name="s")
+POPULATED = TypedLocalObjectReference(api_group="populator.example.com", kind="Seed", name="s")
+
+CASES: dict[str, tuple[PersistentVolumeClaim, World, Order | None, list[object]]] = {
+    "asked by the annotation": (claim(), FAST, None, [Create(ORDER)]),
+    "asked by the old annotation": (
+        claim(annotations={binding.BETA_STORAGE_PROVISIONER: NAME}),
+        FAST,
+        None,
+        [Create(ORDER)],
+    ),
+    "the old annotation loses against the new": (
+        claim(annotations={binding.BETA_STORAGE_PROVISIONER: NAME, binding.STORAGE_PROVISIONER: "other"}),
+        FAST,
+        None,
+        [],
+    ),
+    "migrated to us": (
+        claim(annotations={binding.STORAGE_PROVISIONER: "kubernetes.io/x", binding.MIGRATED_TO: NAME}),
+        FAST,
+        None,
+        [Create(ORDER)],
+    ),
+    "not asked yet": (claim(annotations={}), FAST, None, []),
+    "has a volume already": (claim(volume_name="pv"), FAST, None, []),
+    "its class is gone": (
+        claim(),
+        World(),
+        None,
+        [Fail('storageclass.storage.k8s.io "fast" not found', quiet=True)],
+    ),
+    "its class is another's": (claim(), World(storage_class=storage_class("other")), None, []),
+    "waits for its first consumer": (claim(), DELAYED, None, []),
+    "its consumer's node is known": (
+        claim(annotations={**ASKED, binding.SELECTED_NODE: "worker-1"}),
+        DELAYED,
+        None,
+        [Create(structs.replace(ORDER, node="worker-1"))],
+    ),
+    "its volume exists": (claim(), World(storage_class=storage_class(), volume=VOLUME), None, []),
+    "its volume exists and the order is still there: settled": (
+        claim(annotations=NOTED, finalizers=(INTENT,)),
+        World(storage_class=storage_class(), volume=VOLUME),
+        ORDER,
+        [Settle()],
+    ),
+    "an order under way goes on": (
+        claim(annotations=NOTED, finalizers=(INTENT,)),
+        FAST,
+        ORDER,
+        [Create(ORDER)],
+    ),
+    "also when the claim is being deleted": (
+        claim(annotations=NOTED, finalizers=(INTENT,), deleting=True),
+        FAST,
+        ORDER,
+        [Create(ORDER)],
+    ),
+    "also when the class is gone": (
+        claim(annotations=NOTED, finalizers=(INTENT,)),
+        World(),
+        ORDER,
+        [Create(ORDER)],
+    ),
+    "also when the claim took another volume": (
+        claim(annotations=NOTED, finalizers=(INTENT,), volume_name="other"),
+        FAST,
+        ORDER,
+        [Create(ORDER)],
+    ),
+    "a claim being deleted starts nothing": (claim(deleting=True), FAST, None, []),
+    "unless it carries our finalizer without a legible order": (
+        claim(finalizers=(INTENT,), deleting=True),
+        FAST,
+        None,
+        [Create(ORDER)],
+    ),
+    "a selector": (
+        claim(selector=LabelSelector(match_labels={"a": "b"})),
+        FAST,
+        None,
+        [Fail("claim Selector is not supported")],
+    ),
+    "a parameter that only looks like ours": (
+        claim(),
+        World(storage_class=storage_class(**{"csi.storage.k8s.io/foo": "x"})),
+        None,
+        [
+            Fail(
+                'found unknown parameter key "csi.storage.k8s.io/foo" with reserved namespace '
+                "csi.storage.k8s.io/"
+            )
+        ],
+    ),
+    "the driver called it infeasible": (
+        claim(),
+        World(storage_class=storage_class(), infeasible=("class-1", 120.0)),
+        None,
+        [Wait(120.0, "the driver says that this class can never make the volume")],
+    ),
+    "and the class was made anew since": (
+        claim(),
+        World(storage_class=storage_class(), infeasible=("class-0", 120.0)),
+        None,
+        [Create(ORDER)],
+    ),
+    "a populator's business": (
+        claim(data_source=POPULATED),
+        FAST,
+        None,
+        [Say("Normal", "Provisioning", "Assuming an external populator will provision the volume")],
+    ),
+    "a snapshot is not a populator's business": (
+        claim(data_source=SNAPSHOT),
+        FAST,
+        None,
+        [Fail("volumes from a data source are not supported yet")],
+    ),
+    "attributes that the driver cannot modify": (
+        claim(volume_attributes_class_name="gold"),
+        FAST,
+        None,
+        [Fail("CSI driver does not support VolumeAttributesClass: controller MODIFY_VOLUME is missing")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_claims(case: str) -> None:
+    made, world, order, expected = CASES[case]
+    assert list(plan(made, world, order, DRIVER)) == expected
+
+
+@pytest.mark.parametrize(
+    ("driver", "missing"),
+    [
+        (Driver(NAME, plugin=frozenset()), "plugin CONTROLLER_SERVICE"),
+        (Driver(NAME, controller=frozenset()), "controller CREATE_DELETE_VOLUME"),
+    ],
+)
+def test_a_driver_without_the_calls_is_refused(driver: Driver, missing: str) -> None:
+    (step,) = plan(claim(), FAST, None, driver)
+    assert isinstance(step, Fail)
+    assert missing in step.why
+
+
+def ordered(driver: Driver = DRIVER, world: World = FAST, **spec: Any) -> Order:
+    (step,) = plan(claim(**spec), world, None, driver)
+    assert isinstance(step, Create), step
+    return step.order
+
+
+def test_the_order_carries_what_the_class_and_the_flags_say() -> None:
+    driver = Driver(
+        NAME,
+        prefix="disk",
+        uuid_length=6,
+        default_fstype="ext4",
+        extra_metadata=True,
+        publish_readonly=True,
+    )
+    parameters = {"type": "gp3", "csi.storage.k8s.io/fstype": "xfs", "csiNodeStageSecretName": "x"}
+    parameters["csiNodeStageSecretNamespace"] = "y"
+    world = World(storage_class=structs.replace(storage_class(**parameters), mount_options=("noatime",)))
+    order = ordered(driver, world, access_modes=("ReadOnlyMany",))
+    assert order.name == "disk-123456"
+    assert order.fs_type == "xfs"
+    assert order.mount_options == ("noatime",)
+    assert order.read_only
+    assert order.parameters == {
+        "type": "gp3",
+        "csiNodeStageSecretName": "x",
+        "csiNodeStageSecretNamespace": "y",
+        "csi.storage.k8s.io/pvc/name": "data",
+        "csi.storage.k8s.io/pvc/namespace": "default",
+        "csi.storage.k8s.io/pv/name": "disk-123456",
+    }
+    assert order.secrets.node_stage == SecretReference(name="x", namespace="y")
+    assert ordered(driver).fs_type == "ext4"
+    assert ordered(volume_mode="Block").block
+
+
+def test_a_volumes_attributes_come_from_their_class() -> None:
+    modifying = Driver(NAME, controller=frozenset({"CREATE_DELETE_VOLUME", "MODIFY_VOLUME"}))
+    gold = VolumeAttributesClass(metadata=ObjectMeta(name="gold"), driver_name=NAME, parameters={"iops": "9"})
+    world = structs.replace(FAST, attributes=gold)
+    assert ordered(modifying, world, volume_attributes_class_name="gold").mutable_parameters == {"iops": "9"}
+    for attributes in (None, structs.replace(gold, driver_name="other")):
+        world = structs.replace(FAST, attributes=attributes)
+        (step,) = plan(claim(volume_attributes_class_name="gold"), world, None, modifying)
+        assert isinstance(step, Fail)
+
+
+def test_an_order_is_found_again_on_its_claim_as_it_was_written() -> None:
+    requirement = Requirement(((("zone", "a"),), (("zone", "b"),)), ((("zone", "b"),), (("zone", "a"),)))
+    order = structs.replace(ORDER, topology=requirement, topological=True, parameters={"type": "gp3"})
+    noted = claim(annotations={INTENT: orders.written(order)}, finalizers=(INTENT,))
+    assert orders.noted_on(noted, NAME) == order
+    assert orders.noted_on(noted, "other") is None
+    assert orders.noted_on(claim(annotations={INTENT: "{"}, finalizers=(INTENT,)), NAME) is None
+    assert orders.noted_on(claim(annotations={INTENT: orders.written(order)}), NAME) is None
+
+
+def test_the_volume_is_what_was_ordered_and_what_was_answered() -> None:
+    order = structs.replace(ORDER, topological=True, fs_type="ext4", mount_options=("noatime",))
+    made = Made("vol-1", 3 << 30, {"a": "b"}, ({"zone": "b"}, {"zone": "a"}))
+    volume = orders.volume(claim(), order, made, "me")
+    assert volume.name == "pvc-1234-5678"
+    assert volume.metadata.annotations == {
+        "pv.kubernetes.io/provisioned-by": NAME,
+        "volume.kubernetes.io/provisioner-deletion-secret-name": "",
+        "volume.kubernetes.io/provisioner-deletion-secret-namespace": "",
+    }
+    assert volume.metadata.finalizers == ("external-provisioner.volume.kubernetes.io/finalizer",)
+    spec = volume.spec
+    assert spec.capacity == {"storage": "3Gi"}
+    assert (spec.access_modes, spec.volume_mode) == (("ReadWriteOnce",), "Filesystem")
+    assert (spec.storage_class_name, spec.persistent_volume_reclaim_policy) == ("fast", "Delete")
+    assert spec.mount_options == ("noatime",)
+    assert spec.claim_ref is not None
+    assert (spec.claim_ref.kind, spec.claim_ref.api_version) == ("PersistentVolumeClaim", "v1")
+    assert (spec.claim_ref.namespace, spec.claim_ref.name, spec.claim_ref.uid) == (
+        "default",
+        "data",
+        "1234-5678",
+    )
+    assert spec.csi is not None
+    assert (spec.csi.driver, spec.csi.volume_handle, spec.csi.fs_type) == (NAME, "vol-1", "ext4")
+    assert spec.csi.volume_attributes == {"a": "b", "storage.kubernetes.io/csiProvisionerIdentity": "me"}
+    assert spec.node_affinity is not None
+    assert spec.node_affinity.required is not None
+    terms = spec.node_affinity.required.node_selector_terms
+    assert [(r.key, r.operator, r.values) for t in terms for r in t.match_expressions] == [
+        ("zone", "In", ("b",)),
+        ("zone", "In", ("a",)),
+    ]
+
+
+def test_a_volume_of_unknown_size_has_the_size_that_was_asked_for() -> None:
+    volume = orders.volume(claim(), ORDER, Made("vol-1"), "me")
+    assert volume.spec.capacity == {"storage": "1Gi"}
+    assert volume.spec.node_affinity is None
+
+
+def test_a_block_volume_has_no_file_system() -> None:
+    order = structs.replace(ORDER, block=True, fs_type="ext4")
+    volume = orders.volume(claim(volume_mode="Block"), order, Made("vol-1"), "me")
+    assert volume.spec.csi is not None
+    assert volume.spec.csi.fs_type == ""
+
+
+def test_secrets_are_named_on_the_volume() -> None:
+    one = SecretReference(name="n", namespace="ns")
+    order = structs.replace(ORDER, secrets=orders.Secrets(one, one, one, one, one, one, one))
+    volume = orders.volume(claim(), order, Made("vol-1"), "me")
+    notes = volume.metadata.annotations
+    assert notes["volume.kubernetes.io/provisioner-deletion-secret-name"] == "n"
+    assert notes["volume.kubernetes.io/controller-modify-secret-namespace"] == "ns"
+    assert volume.spec.csi is not None
+    assert volume.spec.csi.node_expand_secret_ref == one
+
+
+# --- deletion
+
+
+def pv(
+    phase: str = "Released",
+    policy: str = "Delete",
+    *,
+    held: bool = True,
+    deleting: bool = False,
+    annotations: dict[str, str] | None = None,
+    driver: str = NAME,
+) -> PersistentVolume:
+    notes = {
+        binding.PROVISIONED_BY: NAME,
+        orders.DELETION_SECRET + "name": "",
+        orders.DELETION_SECRET + "namespace": "",
+    }
+    return PersistentVolume(
+        metadata=ObjectMeta(
+            name="pv1",
+            annotations=notes if annotations is None else annotations,
+            finalizers=(binding.EXTERNAL_FINALIZER,) if held else (),
+            deletion_timestamp=NOW if deleting else None,
+        ),
+        spec=PersistentVolumeSpec(
+            persistent_volume_reclaim_policy=policy,
+            csi=CSIPersistentVolumeSource(driver=driver, volume_handle="vol-1"),
+        ),
+        status=PersistentVolumeStatus(phase=phase),
+    )
+
+
+ATTACHED = VolumeAttachment(
+    spec=VolumeAttachmentSpec(
+        attacher=NAME, node_name="worker-1", source=VolumeAttachmentSource(persistent_volume_name="pv1")
+    )
+)
+ATTACHER = Driver(NAME, controller=frozenset({"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"}))
+SECRET_NOTES = {
+    binding.PROVISIONED_BY: NAME,
+    orders.DELETION_SECRET + "name": "n",
+    orders.DELETION_SECRET + "namespace": "ns",
+}
+
+VOLUMES: dict[str, tuple[PersistentVolume, list[VolumeAttachment], list[object]]] = {
+    "released": (pv(), [], [Delete("vol-1")]),
+    "bound": (pv("Bound"), [], []),
+    "bound without our finalizer": (pv("Bound", held=False), [], [Hold()]),
+    "bound, static, ours by its driver": (pv("Bound", held=False, annotations={}), [], [Hold()]),
+    "static of another driver": (pv("Bound", held=False, annotations={}, driver="other"), [], []),
+    "made by another": (pv(annotations={binding.PROVISIONED_BY: "other"}), [], []),
+    "migrated to us": (
+        pv(annotations={binding.PROVISIONED_BY: "kubernetes.io/x", binding.MIGRATED_TO: NAME}),
+        [],
+        [Delete("vol-1", None, False)],
+    ),
+    "available": (pv("Available"), [], []),
+    "failed": (pv("Failed"), [], []),
+    "retained": (pv(policy="Retain"), [], [Release()]),
+    "retained and let go": (pv(policy="Retain", held=False), [], []),
+    "recycled": (pv("Bound", policy="Recycle"), [], [Release()]),
+    "still attached": (pv(), [ATTACHED], [Refuse("persistentvolume pv1 is still attached to node worker-1")]),
+    "being deleted, claim still there": (pv("Bound", deleting=True), [], []),
+    "being deleted, bound, without our finalizer": (pv("Bound", held=False, deleting=True), [], []),
+    "being deleted and released": (pv(deleting=True), [], [Delete("vol-1")]),
+    "being deleted, and we let go already": (pv(held=False, deleting=True), [], []),
+    "being deleted and retained": (pv(policy="Retain", deleting=True), [], [Release()]),
+    "with a secret": (
+        pv(annotations=SECRET_NOTES),
+        [],
+        [Delete("vol-1", SecretReference(name="n", namespace="ns"))],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VOLUMES)
+def test_volumes(case: str) -> None:
+    volume, attachments, expected = VOLUMES[case]
+    assert list(reclaim(volume, attachments, ATTACHER)) == expected
+
+
+def test_a_driver_that_does_not_attach_does_not_wait_for_attachments() -> None:
+    assert list(reclaim(pv(), [ATTACHED], DRIVER)) == [Delete("vol-1")]
+
+
+def test_our_own_notes_are_no_news() -> None:
+    assert claim_facts(claim()) == claim_facts(claim(annotations=NOTED, finalizers=(INTENT,)))
+    assert claim_facts(claim()) != claim_facts(claim(annotations={**ASKED, binding.SELECTED_NODE: "n"}))
+    assert claim_facts(claim()) != claim_facts(claim(deleting=True))

@@ -1,0 +1,235 @@
+"""The transport to any Kubernetes API server: JSON over HTTPS.
+
+Requests and answers are the wire's own; what goes wrong on the way becomes `Unavailable` or `Timeout`, so
+that callers meet one tree of errors. The subtle thing: a watch line may come in pieces or many at once;
+what is whole is handed on as one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import cache
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api import codec, errors, kinds
+from volplane.api.meta import DeleteOptions, ListMeta, Resource
+from volplane.client.transport import Change, ChangeType, Page, Patch, PatchStyle, Watching
+from volplane.web.client import Http, HttpError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Resource)
+
+REQUEST = 60.0  # seconds; the server's own limit for a request that is no watch
+CONNECT = 30.0  # seconds until a watch has its headers
+JSON = "application/json"
+
+
+class _List(Struct, Generic[T]):
+    metadata: ListMeta = ListMeta()
+    items: tuple[T, ...] | None = ()
+
+
+class _Event(Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Bookmark(Struct):
+    metadata: _BookmarkMeta
+
+
+class _BookmarkMeta(Struct):
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
+
+
+_events: msgspec.json.Decoder[_Event] = msgspec.json.Decoder(_Event)
+_bookmarks: msgspec.json.Decoder[_Bookmark] = msgspec.json.Decoder(_Bookmark)
+
+
+@cache
+def _lists(type: type[T]) -> msgspec.json.Decoder[_List[T]]:
+    return msgspec.json.Decoder(_List[type])  # type: ignore[valid-type]
+
+
+class Https:
+    """Implements `Transport`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def get(self, type: type[T], name: str, namespace: str = "") -> T:
+        return codec.decode(type, await self._ask("GET", kinds.of(type).path(namespace, name)))
+
+    async def list(
+        self,
+        type: type[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        token: str = "",
+        revision: str = "",
+    ) -> Page[T]:
+        query = _query(
+            labelSelector=labels,
+            fieldSelector=fields,
+            limit=limit,
+            resourceVersion=revision,
+            **{"continue": token},
+        )
+        answer = await self._ask("GET", kinds.of(type).path(namespace) + query)
+        page = _lists(type).decode(answer)
+        meta = page.metadata
+        return Page(page.items or (), int(meta.resource_version or 0), meta.continue_)
+
+    async def create(
+        self,
+        obj: T,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        of: type[Resource] | None = None,
+    ) -> T:
+        kind = kinds.of(of or type(obj))
+        path = kind.path(namespace or obj.namespace, name if subresource else "", subresource)
+        answer = await self._ask("POST", path, codec.encode(obj))
+        return obj if _is_status(answer) else codec.decode(type(obj), answer)
+
+    async def update(self, obj: T, *, subresource: str = "") -> T:
+        path = kinds.of(type(obj)).path(obj.namespace, obj.name, subresource)
+        return codec.decode(type(obj), await self._ask("PUT", path, codec.encode(obj)))
+
+    async def patch(
+        self,
+        type: type[T],
+        name: str,
+        namespace: str,
+        patch: Patch,
+        style: PatchStyle,
+        *,
+        subresource: str = "",
+        manager: str = "",
+        force: bool = False,
+    ) -> T:
+        kind = kinds.of(type)
+        if style is PatchStyle.APPLY and isinstance(patch, Mapping):
+            patch = {"kind": kind.kind, "apiVersion": kind.api_version, **patch}
+        query = _query(fieldManager=manager, force="true" if force else "")
+        path = kind.path(namespace, name, subresource) + query
+        return codec.decode(type, await self._ask("PATCH", path, msgspec.json.encode(patch), style))
+
+    async def delete(
+        self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
+    ) -> T | None:
+        body = b""
+        if options is not None:
+            body = msgspec.json.encode(
+                {"kind": "DeleteOptions", "apiVersion": "v1", **codec.builtins(options)}
+            )
+        answer = await self._ask("DELETE", kinds.of(type).path(namespace, name), body)
+        return None if _is_status(answer) else codec.decode(type, answer)
+
+    @asynccontextmanager
+    async def _watching(self, type: type[T], path: str) -> AsyncIterator[AsyncIterator[Sequence[Change[T]]]]:
+        async with AsyncExitStack() as stack:
+            with _as_api_errors():
+                async with asyncio.timeout(CONNECT):
+                    stream = self._http.stream("GET", path, headers={"Accept": JSON})
+                    answer, chunks = await stack.enter_async_context(stream)
+            if answer.status != 200:
+                raise _error(answer.status, b"".join([chunk async for chunk in chunks]))
+            yield _changes(type, chunks)
+
+    def watch(
+        self,
+        type: type[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        revision: int = 0,
+        seconds: int = 0,
+    ) -> Watching[T]:
+        query = _query(
+            watch="true",
+            allowWatchBookmarks="true",
+            labelSelector=labels,
+            fieldSelector=fields,
+            resourceVersion=revision,
+            timeoutSeconds=seconds,
+        )
+        return self._watching(type, kinds.of(type).path(namespace) + query)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _ask(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> bytes:
+        headers = {"Accept": JSON}
+        if body:
+            headers["Content-Type"] = content_type
+        with _as_api_errors():
+            answer = await self._http.request(method, path, headers=headers, body=body, timeout=REQUEST)
+        if answer.status >= 400:
+            raise _error(answer.status, answer.body)
+        return answer.body
+
+    def __repr__(self) -> str:
+        return repr(self._http)
+
+
+async def _changes(type: type[T], chunks: AsyncIterator[bytes]) -> AsyncIterator[Sequence[Change[T]]]:
+    rest = b""
+    with _as_api_errors():
+        async for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            batch = [_change(type, line) for line in lines if line.strip()]
+            if batch:
+                yield batch
+
+
+def _change(type: type[T], line: bytes) -> Change[T]:
+    event = _events.decode(line)
+    if event.type == "ERROR":
+        raise errors.from_status(msgspec.json.decode(event.object))
+    kind = ChangeType(event.type)
+    if kind is ChangeType.BOOKMARK:
+        return Change(kind, None, int(_bookmarks.decode(event.object).metadata.resource_version or 0))
+    obj = codec.decode(type, bytes(event.object))
+    return Change(kind, obj, obj.revision)
+
+
+@contextmanager
+def _as_api_errors() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise errors.Timeout("the API server did not answer in time") from error
+    except (OSError, EOFError, HttpError) as error:
+        raise errors.Unavailable(f"the API server cannot be reached: {error}") from error
+
+
+def _error(status: int, body: bytes) -> errors.APIError:
+    try:
+        data: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        data = {"message": body.decode(errors="replace")[:1024]}
+    return errors.from_status(data if isinstance(data, dict) else {}, status)
+
+
+def _is_status(body: bytes) -> bool:
+    return b'"kind":"Status"' in body[:200] or b'"kind": "Status"' in body[:200]
+
+
+def _query(**parameters: object) -> str:
+    given = {k: v for k, v in parameters.items() if v}
+    return f"?{urlencode(given)}" if given else ""

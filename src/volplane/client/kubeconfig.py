@@ -1,0 +1,110 @@
+"""Where the API server is and who we are, as kubectl's own file says it; or as a pod's service account does.
+
+Read here: contexts, CA and client certificates (as data or file), tokens (as text or file). Programs that
+produce credentials (`exec`) are refused with a clear word. The subtle thing: file names in it are relative
+to the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from volplane.client.https import Https
+from volplane.web import tls
+from volplane.web.client import Http
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class BadKubeconfig(ValueError):
+    """The file does not tell how to reach a server."""
+
+
+def load(path: str | Path, *, context: str = "", agent: str = "volplane") -> Https:
+    """The transport for a context of the file, the current one if none is named."""
+    path = Path(path)
+    try:
+        config = yaml.load(path.read_text(), Loader=_Loader)
+    except OSError as error:
+        raise BadKubeconfig(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise BadKubeconfig(f"{path}: not YAML: {error}") from error
+    if not isinstance(config, dict):
+        raise BadKubeconfig(f"{path}: not a kubeconfig")
+    return _File(path, config).transport(context, agent)
+
+
+def in_cluster(directory: Path = SERVICE_ACCOUNT, *, agent: str = "volplane") -> Https:
+    """The transport of a pod, by its service account."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise BadKubeconfig("not in a cluster: KUBERNETES_SERVICE_HOST is not set")
+    shown = f"[{host}]" if ":" in host else host
+    token = (directory / "token").read_text().strip()
+    headers = {"User-Agent": agent, "Authorization": f"Bearer {token}"}
+    context = tls.client_context(directory / "ca.crt")
+    return Https(Http(f"https://{shown}:{port}", ssl=context, headers=headers))
+
+
+class _File:
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self._path, self._config = path, config
+
+    def transport(self, context: str, agent: str) -> Https:
+        name = context or str(self._config.get("current-context") or "")
+        if not name:
+            raise BadKubeconfig(f"{self._path}: no current-context")
+        chosen = self._named("contexts", "context", name)
+        cluster = self._named("clusters", "cluster", str(chosen.get("cluster", "")))
+        user = self._named("users", "user", str(chosen.get("user", ""))) if chosen.get("user") else {}
+        server = str(cluster.get("server", ""))
+        if not server:
+            raise BadKubeconfig(f"{self._path}: cluster of context {name!r} has no server")
+        ssl = None
+        if server.startswith("https:"):
+            ssl = tls.client_context(
+                self._pem(cluster, "certificate-authority"),
+                self._pem(user, "client-certificate"),
+                self._pem(user, "client-key"),
+                verify=not cluster.get("insecure-skip-tls-verify", False),
+            )
+        headers = {"User-Agent": agent, **self._login(user)}
+        return Https(Http(server, ssl=ssl, headers=headers))
+
+    def _named(self, section: str, what: str, name: str) -> Mapping[str, Any]:
+        entries: Sequence[Any] = self._config.get(section) or ()
+        for entry in entries:
+            if isinstance(entry, dict) and entry.get("name") == name:
+                found = entry.get(what)
+                return found if isinstance(found, dict) else {}
+        raise BadKubeconfig(f"{self._path}: no {what} {name!r}")
+
+    def _pem(self, section: Mapping[str, Any], key: str) -> bytes | Path | None:
+        if data := section.get(f"{key}-data"):
+            try:
+                return base64.b64decode(data, validate=True)
+            except (binascii.Error, TypeError) as error:
+                raise BadKubeconfig(f"{self._path}: {key}-data is not base64") from error
+        return self._path.parent / str(section[key]) if section.get(key) else None
+
+    def _login(self, user: Mapping[str, Any]) -> dict[str, str]:
+        if "exec" in user or "auth-provider" in user:
+            raise BadKubeconfig(f"{self._path}: users with exec or auth-provider are not supported")
+        token = str(user.get("token") or "")
+        if not token and user.get("tokenFile"):
+            token = (self._path.parent / str(user["tokenFile"])).read_text().strip()
+        if token:
+            return {"Authorization": f"Bearer {token}"}
+        if user.get("username"):
+            pair = f"{user['username']}:{user.get('password', '')}".encode()
+            return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+        return {}

@@ -23,7 +23,7 @@ from volplane.api.errors import (
     TooLarge,
     Unavailable,
 )
-from volplane.apiserver import answers, discovery, openapi, options, public, reviews
+from volplane.apiserver import answers, discovery, options, public, reviews
 from volplane.apiserver.auth.authenticate import Authenticator
 from volplane.apiserver.auth.authorize import Act, Authorizer, may
 from volplane.apiserver.backend import Backend
@@ -162,6 +162,9 @@ class App:
         if path == "/metrics":
             return public.measured()
         if path.startswith(_OPENAPI):
+            # Loaded when first asked for: describing every field takes memory that most runs never need.
+            from volplane.apiserver import openapi
+
             return await openapi.handle(self.backend.registry, request)
         if path.startswith(("/api", "/apis")):
             return await discovery.handle(self.backend.registry, request)

@@ -1,0 +1,106 @@
+"""Who may come in: certificates, tokens, nobody in particular."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from volplane import web
+from volplane.web import tls
+
+PODS = "/api/v1/pods"
+
+
+def client(server: Any, login: str = "", **certificate: Any) -> web.Http:
+    ca = str(server.authority.pair.cert_path)
+    if certificate:
+        pair = server.authority.client(certificate["user"], certificate["user"], certificate["groups"])
+        return web.Http(server.url, ssl=tls.client_context(ca, str(pair.cert_path), str(pair.key_path)))
+    headers = {"authorization": f"Bearer {login}"} if login else {}
+    return web.Http(server.url, ssl=tls.client_context(ca), headers=headers)
+
+
+async def ask(http: web.Http, path: str) -> tuple[int, bytes]:
+    try:
+        answer = await http.request("GET", path, timeout=10)
+        return answer.status, answer.body
+    finally:
+        await http.close()
+
+
+async def test_anybody_may_read_health_and_version_and_nothing_else(served: Any) -> None:
+    async with served() as api:
+        for path in ("/healthz", "/livez", "/readyz", "/readyz/ping"):
+            assert await ask(client(api.server), path) == (200, b"ok")
+        assert (await ask(client(api.server), "/version"))[0] == 200
+        status, body = await ask(client(api.server), PODS)
+        assert status == 403
+        told = (
+            'pods is forbidden: User \\"system:anonymous\\" cannot list resource \\"pods\\" '
+            'in API group \\"\\" at the cluster scope'
+        )
+        assert told.encode() in body
+        for path in ("/api", "/metrics", "/openapi/v3", "/nowhere"):
+            assert (await ask(client(api.server), path))[0] == 403
+
+
+async def test_a_wrong_token_is_not_anonymous(served: Any) -> None:
+    async with served() as api:
+        status, body = await ask(client(api.server, "wrong"), "/version")
+        assert status == 401
+        assert b'"reason":"Unauthorized"' in body
+        assert (await ask(client(api.server, api.server.admin_token), PODS))[0] == 200
+
+
+async def test_a_certificate_names_its_user_and_groups(served: Any) -> None:
+    async with served() as api:
+        status, body = await ask(client(api.server, user="alice", groups=("dev",)), PODS)
+        assert (status, b'User \\"alice\\" cannot list' in body) == (403, True)
+        assert (await ask(client(api.server, user="alice", groups=("dev",)), "/api"))[0] == 200
+        assert (await ask(client(api.server, user="root", groups=("system:masters",)), PODS))[0] == 200
+        node = client(api.server, user="system:node:n1", groups=("system:nodes",))
+        assert (await ask(node, PODS))[0] == 200
+
+
+async def test_one_can_ask_who_one_is_and_what_one_may(served: Any) -> None:
+    async with served() as api:
+        me = await api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+        assert me.status == 201
+        assert me.json["status"]["userInfo"]["username"] == "kubernetes-admin"
+        assert "system:authenticated" in me.json["status"]["userInfo"]["groups"]
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        about = {"verb": "get", "resource": "pods", "namespace": "default"}
+        yes = {"spec": {"user": "a", "groups": ["system:masters"], "resourceAttributes": about}}
+        no = {"spec": {"user": "a", "resourceAttributes": about}}
+        assert (await api.post(path, yes)).json["status"] == {"allowed": True}
+        assert (await api.post(path, no)).json["status"] == {"allowed": False}
+        review = "/apis/authentication.k8s.io/v1/tokenreviews"
+        good = await api.post(review, {"spec": {"token": api.server.admin_token}})
+        assert good.json["status"]["authenticated"] is True
+        bad = await api.post(review, {"spec": {"token": "x"}})
+        assert (bad.status, bad.json["status"]["authenticated"]) == (201, False)
+
+
+async def test_secrets_are_the_owners_alone(served: Any, tmp_path: Path) -> None:
+    async with served():
+        files = [*(tmp_path / "pki").iterdir(), tmp_path / "kubeconfig"]
+        assert {stat.S_IMODE(f.stat().st_mode) for f in files} == {0o600}
+        assert stat.S_IMODE((tmp_path / "pki").stat().st_mode) == 0o700
+
+
+async def test_a_restart_keeps_certificates_and_token(served: Any, tmp_path: Path) -> None:
+    async with served() as api:
+        token = api.server.admin_token
+        certificate = (tmp_path / "pki" / "ca.crt").read_bytes()
+    async with served() as api:
+        assert api.server.admin_token == token
+        assert (tmp_path / "pki" / "ca.crt").read_bytes() == certificate
+
+
+@pytest.mark.parametrize("path", ["/version", "/metrics", "/api", "/apis", "/apis/storage.k8s.io/v1"])
+async def test_the_admin_reads_what_is_not_a_resource(served: Any, path: str) -> None:
+    async with served() as api:
+        assert (await api.get(path)).status == 200

@@ -8,12 +8,13 @@ what it formats.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
 from volplane.cloud.model import GIB, Attachment, Instance
-from volplane.host import DeviceBusy, Host
+from volplane.host import DeviceBusy, Host, MountEntry
 
 BY_ID = "disk/by-id"
 
@@ -70,6 +71,8 @@ class Disks:
         """DeviceBusy, and everything as before, while anybody on this machine uses the disk."""
         links = _links(volume, attachment, instance)
         device = await self.device(volume)
+        if device and not await self._is_free(device):
+            raise DeviceBusy(device)
         await self._host.call(_unlink, links)
         if not device:
             return
@@ -85,6 +88,15 @@ class Disks:
         if device:
             await self._host.loop_detach(device)
 
+    async def _is_free(self, device: str) -> bool:
+        """No mount shows it. The kernel guards a mounted file system, but not a published device node."""
+        return not await self._mounts(device)
+
+    async def _mounts(self, device: str) -> list[str]:
+        """Where its file system, or its node as a raw block volume, is mounted."""
+        entries = (await self._host.mounts()).entries
+        return await self._host.call(_showing, device, entries)
+
     async def survey(self) -> Survey:
         names = await self._host.call(os.listdir, self._directory)
         loops = await self._host.loops()
@@ -99,7 +111,7 @@ class Disks:
         device = await self.device(volume)
         if not device:
             return "nobody"
-        here = [e.target for e in (await self._host.mounts()).references(device)]
+        here = await self._mounts(device)
         if here:
             return f"{device} is mounted at {', '.join(here)}"
         elsewhere = await self._host.call(foreign_mounts, device)
@@ -114,9 +126,9 @@ class Disks:
             return
         if await self._host.call(foreign_mounts, device):
             raise DeviceBusy(device)
-        for entry in reversed((await self._host.mounts()).references(device)):
+        for target in reversed(await self._mounts(device)):
             try:
-                await self._host.unmount(entry.target)
+                await self._host.unmount(target)
             except OSError as error:
                 raise DeviceBusy(device) from error
 
@@ -163,10 +175,24 @@ def _unlink(links: tuple[str, ...]) -> None:
             os.unlink(link)
 
 
+def _showing(device: str, entries: Sequence[MountEntry]) -> list[str]:
+    number = os.stat(device).st_rdev
+    system, node = f"{os.major(number)}:{os.minor(number)}", f"/{os.path.basename(device)}"
+    return [
+        e.target for e in entries if e.device == system or (e.root.endswith(node) and _is(e.target, number))
+    ]
+
+
+def _is(path: str, number: int) -> bool:
+    with suppress(OSError):
+        return os.stat(path).st_rdev == number
+    return False
+
+
 def foreign_mounts(device: str) -> list[int]:
     """One process of each other mount namespace in which the device is mounted."""
     number = os.stat(device).st_rdev
-    mark = f" {os.major(number)}:{os.minor(number)} "
+    marks = (f" {os.major(number)}:{os.minor(number)} ", f"/{os.path.basename(device)} ")
     seen = {os.readlink("/proc/self/ns/mnt")}
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -176,6 +202,12 @@ def foreign_mounts(device: str) -> list[int]:
                 continue
             seen.add(namespace)
             with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as table:
-                if any(mark in line for line in table):
+                if any(_marked(line, marks) for line in table):
                     found.append(pid)
     return found
+
+
+def _marked(line: str, marks: tuple[str, str]) -> bool:
+    """A line of mountinfo that shows the device: its file system, or its node bound to some path."""
+    system, node = marks
+    return system in line or node in line.split(" - ")[0]

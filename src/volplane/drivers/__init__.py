@@ -1,0 +1,1 @@
+"""The drivers we bring. They do not know each other."""

@@ -1,0 +1,55 @@
+"""The EBS driver: a block device per volume, attached to one node at a time, through the EC2 API.
+
+`run_controller` and `run_node` serve a socket until they are cancelled. The same code runs against our disk
+service and against AWS.
+"""
+
+from __future__ import annotations
+
+from botocore.credentials import Credentials
+from msgspec import Struct
+
+from volplane import sdk
+from volplane.drivers.ebs.controller import NAME, Controller
+from volplane.drivers.ebs.ec2 import Ec2
+from volplane.drivers.ebs.node import Node, Place
+from volplane.host import Host, NodePaths
+
+__all__ = ["NAME", "Account", "Controller", "Ec2", "Node", "Place", "connect", "run_controller", "run_node"]
+
+
+class Account(Struct, frozen=True):
+    """Where the EC2 API is, and who asks. Without keys: botocore's usual chain (environment, files, role)."""
+
+    endpoint: str = ""
+    region: str = "us-east-1"
+    access_key: str = ""
+    secret_key: str = ""
+
+
+async def connect(account: Account, host: Host) -> Ec2:
+    if account.access_key:
+        credentials = Credentials(account.access_key, account.secret_key)
+    else:
+        credentials = await host.call(_found_credentials)
+    endpoint = account.endpoint or f"https://ec2.{account.region}.amazonaws.com"
+    return Ec2(endpoint, region=account.region, credentials=credentials)
+
+
+def _found_credentials() -> Credentials:
+    from botocore.session import Session  # heavy, and only needed on AWS
+
+    found = Session().get_credentials()
+    if found is None:
+        raise RuntimeError("no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    return found
+
+
+async def run_controller(account: Account, host: Host, socket: str) -> None:
+    """Serve the controller on `socket` until cancelled."""
+    await sdk.serve(Controller(await connect(account, host)), socket)
+
+
+async def run_node(place: Place, host: Host, paths: NodePaths, socket: str) -> None:
+    """Serve the node on `socket` (a real path) until cancelled."""
+    await sdk.serve(Node(place, host, paths), socket)

@@ -1,0 +1,333 @@
+"""The controller service: disks are made, attached and removed through the EC2 API.
+
+Idempotent by name: the client token is the name's hash, and the name is a tag, by which a volume is found
+again when its creator has forgotten the exact arguments. Attaching asks first and looks only if it is
+refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from volplane.csi import v1
+from volplane.drivers.ebs import parameters, refusals
+from volplane.drivers.ebs.ec2 import Attachment, Ec2, Refused, Volume
+from volplane.drivers.ebs.names import DeviceNames
+from volplane.drivers.ebs.parameters import GIB, Disk
+from volplane.drivers.ebs.refusals import translated
+from volplane.sdk import Driver
+from volplane.sdk.errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+)
+
+NAME, VERSION = "ebs.csi.aws.com", "0.1.0"
+ZONE_KEY, OWN_ZONE_KEY = "topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
+NAME_TAG, CLUSTER_TAG = "CSIVolumeName", "ebs.csi.aws.com/cluster"
+# Seconds between looks at a volume that AWS is moving; our own service answers when it is done.
+PATIENCE, PATIENCE_ENDS = 1.0, 300.0
+
+_VOLUME = re.compile(r"vol-[0-9a-f]{8,17}")
+_INSTANCE = re.compile(r"i-[0-9a-z-]{1,60}")
+_TRIES = 4  # for a device name
+
+
+class Controller(Driver):
+    name, version = NAME, VERSION
+    claims: ClassVar[frozenset[str]] = frozenset(
+        {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "LIST_VOLUMES_PUBLISHED_NODES", "SINGLE_NODE_MULTI_WRITER"}
+    )
+
+    def __init__(self, ec2: Ec2) -> None:
+        super().__init__()
+        self._ec2 = ec2
+        self._names = DeviceNames()
+
+    async def stop(self) -> None:
+        await self._ec2.close()
+
+    # Create and delete
+
+    async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
+        why_not = parameters.why_not(request.volume_capabilities)
+        if why_not:
+            raise InvalidArgument(f"volume capabilities not supported: {why_not}")
+        if request.HasField("volume_content_source"):
+            raise InvalidArgument("a disk cannot be made from a snapshot or another disk yet")
+        disk = parameters.parse({**request.parameters, **request.mutable_parameters})
+        size = disk.size(request.capacity_range)
+        with translated():
+            zone = await self._zone(request)
+            volume = await self._create(request, disk, size, zone)
+            volume = await self._created(volume)
+        return v1.CreateVolumeResponse(volume=_shown(volume))
+
+    async def _create(self, request: v1.CreateVolumeRequest, disk: Disk, size: int, zone: str) -> Volume:
+        given = disk.request(size, zone) | {"ClientToken": hashlib.sha256(request.name.encode()).hexdigest()}
+        tags = {**disk.tags, NAME_TAG: request.name, CLUSTER_TAG: "true"}
+        try:
+            return await self._ec2.create_volume(given, tags)
+        except Refused as error:
+            if error.code != refusals.MISMATCH:
+                raise
+            return await self._made_before(request, disk)
+
+    async def _made_before(self, request: v1.CreateVolumeRequest, disk: Disk) -> Volume:
+        """The name was used with other arguments: fine if what came out satisfies this request too."""
+        found = await self._ec2.volumes({f"tag:{NAME_TAG}": request.name})
+        wanted = request.capacity_range
+        for volume in found:
+            fits = wanted.required_bytes <= volume.size * GIB <= (wanted.limit_bytes or volume.size * GIB)
+            if fits and volume.type == disk.type and _reaches(request, volume.zone):
+                return volume
+        raise AlreadyExists(f"{request.name} exists, and is not what is asked for")
+
+    async def _zone(self, request: v1.CreateVolumeRequest) -> str:
+        terms = request.accessibility_requirements
+        named = [zone for term in (*terms.preferred, *terms.requisite) if (zone := _zone_of(term))]
+        if named:
+            return named[0]
+        if terms.preferred or terms.requisite:
+            raise InvalidArgument(f"no {ZONE_KEY} in the accessibility requirements")
+        zones = await self._ec2.zones()
+        # Spread over the zones, and the same again for a repeated call.
+        return zones[hashlib.sha256(request.name.encode()).digest()[0] % len(zones)]
+
+    async def delete_volume(self, request: v1.DeleteVolumeRequest) -> v1.DeleteVolumeResponse:
+        if _VOLUME.fullmatch(request.volume_id):
+            with translated():
+                try:
+                    await self._ec2.delete_volume(request.volume_id)
+                except Refused as error:
+                    if error.code != refusals.NO_VOLUME:
+                        raise
+        return v1.DeleteVolumeResponse()
+
+    # Attach and detach
+
+    async def controller_publish_volume(
+        self, request: v1.ControllerPublishVolumeRequest
+    ) -> v1.ControllerPublishVolumeResponse:
+        volume, instance = _known_volume(request.volume_id), request.node_id
+        if not _INSTANCE.fullmatch(instance):
+            raise NotFound(f"there is no instance {instance}")
+        why_not = parameters.why_not([request.volume_capability])
+        if why_not:
+            raise InvalidArgument(f"volume capability not supported: {why_not}")
+        with translated():
+            device = await self._attach(volume, instance)
+        return v1.ControllerPublishVolumeResponse(publish_context={"devicePath": device})
+
+    async def _attach(self, volume: str, instance: str) -> str:
+        for _ in range(_TRIES):
+            device = self._names.take(instance)
+            try:
+                done = await self._ec2.attach_volume(volume, instance, device)
+            except Refused as error:
+                self._names.free(instance, device)
+                if error.code == refusals.IN_USE:
+                    return await self._attached_before(volume, instance, error)
+                if "already in use" not in error.message:
+                    raise
+                self._names.renew(instance, await self._ec2.devices(instance))
+            except BaseException:
+                self._names.free(instance, device)
+                raise
+            else:
+                await self._until_attached(volume, instance, done.state)
+                return device
+        raise Aborted(f"no free device name on {instance} after {_TRIES} tries")
+
+    async def _attached_before(self, volume: str, instance: str, error: Refused) -> str:
+        held = (await self._ec2.volume(volume)).attachments
+        for attachment in held:
+            if attachment.instance == instance and attachment.state in ("attaching", "attached"):
+                await self._until_attached(volume, instance, attachment.state)
+                return attachment.device
+            raise FailedPrecondition(f"Volume {volume} is already attached to node {attachment.instance}")
+        raise error  # attached to nobody, and still in use somewhere
+
+    async def controller_unpublish_volume(
+        self, request: v1.ControllerUnpublishVolumeRequest
+    ) -> v1.ControllerUnpublishVolumeResponse:
+        volume, instance = request.volume_id, request.node_id
+        if _VOLUME.fullmatch(volume):
+            with translated():
+                await self._detach(volume, instance)
+        return v1.ControllerUnpublishVolumeResponse()
+
+    async def _detach(self, volume: str, instance: str) -> None:
+        try:
+            done = await self._ec2.detach_volume(volume, instance)
+        except Refused as error:
+            gone = (
+                error.code in (refusals.NO_VOLUME, refusals.NOT_ATTACHED)
+                or error.code in refusals.NO_INSTANCE
+            )
+            if not gone and error.code != refusals.WRONG_STATE:
+                raise
+            if error.code == refusals.WRONG_STATE:  # nothing attached, or on its way already
+                await self._until_detached(volume, instance)
+            return
+        self._names.free(done.instance, done.device)
+        if done.state != "detached":
+            await self._until_detached(volume, instance)
+
+    # Waiting: only AWS needs it
+
+    async def _created(self, volume: Volume) -> Volume:
+        async def again() -> str:
+            return (await self._ec2.volume(volume.id)).state
+
+        state = await _until(again, "creating") if volume.state == "creating" else volume.state
+        if state not in ("available", "in-use"):
+            raise Aborted(f"{volume.id} is {state}")
+        return volume
+
+    async def _until_attached(self, volume: str, instance: str, state: str) -> None:
+        async def again() -> str:
+            return _state((await self._ec2.volume(volume)).attachments, instance)
+
+        if state == "attaching":
+            state = await _until(again, "attaching")
+        if state != "attached":
+            raise Aborted(f"{volume} is {state} on {instance}")
+
+    async def _until_detached(self, volume: str, instance: str) -> None:
+        async def state() -> str:
+            try:
+                return _state((await self._ec2.volume(volume)).attachments, instance)
+            except Refused as error:
+                if error.code == refusals.NO_VOLUME:
+                    return "detached"
+                raise
+
+        found = await _until(state, "detaching")
+        if found != "detached":  # AWS calls a disk that is still mounted "busy"
+            raise FailedPrecondition(f"{volume} is {found} on {instance}")
+
+    # Facts
+
+    async def validate_volume_capabilities(
+        self, request: v1.ValidateVolumeCapabilitiesRequest
+    ) -> v1.ValidateVolumeCapabilitiesResponse:
+        with translated():
+            await self._ec2.volume(_known_volume(request.volume_id))
+        why_not = parameters.why_not(request.volume_capabilities)
+        if why_not:
+            return v1.ValidateVolumeCapabilitiesResponse(message=why_not)
+        confirmed = v1.ValidateVolumeCapabilitiesResponse.Confirmed(
+            volume_context=request.volume_context,
+            volume_capabilities=request.volume_capabilities,
+            parameters=request.parameters,
+        )
+        return v1.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
+
+    async def list_volumes(self, request: v1.ListVolumesRequest) -> v1.ListVolumesResponse:
+        after, most = request.starting_token, request.max_entries
+        if after and not _VOLUME.fullmatch(after):
+            raise Aborted(f"{after!r} is no token of ours")
+        with translated():
+            found = sorted(await self._ec2.volumes(), key=lambda v: v.id)
+        found = [v for v in found if v.id > after]
+        page = found[:most] if most else found
+        token = page[-1].id if len(page) < len(found) else ""
+        return v1.ListVolumesResponse(entries=[_entry(v) for v in page], next_token=token)
+
+    async def controller_get_volume(
+        self, request: v1.ControllerGetVolumeRequest
+    ) -> v1.ControllerGetVolumeResponse:
+        with translated():
+            volume = await self._ec2.volume(_known_volume(request.volume_id))
+        status = v1.ControllerGetVolumeResponse.VolumeStatus(published_node_ids=_nodes(volume))
+        return v1.ControllerGetVolumeResponse(volume=_shown(volume), status=status)
+
+    async def get_capacity(self, request: v1.GetCapacityRequest) -> v1.GetCapacityResponse:
+        disk = parameters.parse(request.parameters)
+        largest = disk.largest * GIB
+        if parameters.why_not(request.volume_capabilities):
+            return v1.GetCapacityResponse(available_capacity=0)
+        with translated():
+            left = await self._ec2.capacity()
+        available = largest if left is None else left
+        return v1.GetCapacityResponse(
+            available_capacity=available, maximum_volume_size={"value": min(available, largest)}
+        )
+
+    async def controller_expand_volume(
+        self, request: v1.ControllerExpandVolumeRequest
+    ) -> v1.ControllerExpandVolumeResponse:
+        wanted = request.capacity_range
+        size = -(-wanted.required_bytes // GIB)
+        if wanted.limit_bytes and size * GIB > wanted.limit_bytes:
+            raise OutOfRange(f"{size} GiB, the next whole size, is above the limit")
+        with translated():
+            volume = await self._ec2.volume(_known_volume(request.volume_id))
+            if volume.size < size:
+                await self._grow(volume.id, size)
+        return v1.ControllerExpandVolumeResponse(
+            capacity_bytes=max(size, volume.size) * GIB,
+            node_expansion_required=not request.volume_capability.HasField("block"),
+        )
+
+    async def _grow(self, volume: str, size: int) -> None:
+        state = await self._ec2.modify_volume(volume, size)
+        if state == "modifying":
+
+            async def again() -> str:
+                return await self._ec2.modification(volume)
+
+            state = await _until(again, "modifying")
+        if state not in ("optimizing", "completed"):
+            raise Aborted(f"the modification of {volume} is {state}")
+
+
+async def _until(state: Callable[[], Awaitable[str]], *passing: str) -> str:
+    async with asyncio.timeout(PATIENCE_ENDS):
+        while (now := await state()) in passing:  # noqa: ASYNC110  AWS sends no events
+            await asyncio.sleep(PATIENCE)
+    return now
+
+
+def _known_volume(volume: str) -> str:
+    if not _VOLUME.fullmatch(volume):
+        raise NotFound(f"there is no volume {volume}")
+    return volume
+
+
+def _zone_of(term: v1.Topology) -> str:
+    return term.segments.get(ZONE_KEY, "") or term.segments.get(OWN_ZONE_KEY, "")
+
+
+def _reaches(request: v1.CreateVolumeRequest, zone: str) -> bool:
+    requisite = request.accessibility_requirements.requisite
+    return not requisite or zone in {_zone_of(term) for term in requisite}
+
+
+def _shown(volume: Volume) -> v1.Volume:
+    return v1.Volume(
+        volume_id=volume.id,
+        capacity_bytes=volume.size * GIB,
+        accessible_topology=[v1.Topology(segments={ZONE_KEY: volume.zone})],
+    )
+
+
+def _nodes(volume: Volume) -> list[str]:
+    return [a.instance for a in volume.attachments if a.state == "attached"]
+
+
+def _entry(volume: Volume) -> v1.ListVolumesResponse.Entry:
+    status = v1.ListVolumesResponse.VolumeStatus(published_node_ids=_nodes(volume))
+    return v1.ListVolumesResponse.Entry(volume=_shown(volume), status=status)
+
+
+def _state(attachments: tuple[Attachment, ...], instance: str) -> str:
+    return next((a.state for a in attachments if not instance or a.instance == instance), "detached")

@@ -1,0 +1,138 @@
+"""The node service: the attached disk becomes a file system, the file system appears in pods.
+
+The disk is found by the link that carries the volume's id; the device name in the publish context is only
+believed where there is no such link, because names are used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import ClassVar
+
+from msgspec import Struct
+
+from volplane.base import clock
+from volplane.csi import v1
+from volplane.drivers.ebs import parameters
+from volplane.drivers.ebs.controller import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
+from volplane.host import Host, NodePaths
+from volplane.sdk import Driver
+from volplane.sdk.errors import FailedPrecondition, InvalidArgument
+from volplane.sdk.mounting import Mounter
+
+MAX_VOLUMES = 28
+BY_ID = "/dev/disk/by-id"
+DEVICE_TIMEOUT, GLANCE = 10.0, 0.05  # a disk that AWS has attached shows up within seconds
+
+_Mode = v1.VolumeCapability.AccessMode
+
+
+class Place(Struct, frozen=True):
+    """Where this node is; on AWS from the instance's metadata, here from the settings."""
+
+    instance: str
+    zone: str
+    max_volumes: int = MAX_VOLUMES
+
+
+class Node(Driver):
+    name, version = NAME, VERSION
+    claims: ClassVar[frozenset[str]] = frozenset(
+        {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SINGLE_NODE_MULTI_WRITER"}
+    )
+
+    def __init__(self, place: Place, host: Host, paths: NodePaths) -> None:
+        super().__init__()
+        self._place, self._host, self._paths = place, host, paths
+        self._mounter = Mounter(host)
+
+    async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+        segments = {ZONE_KEY: self._place.zone, OWN_ZONE_KEY: self._place.zone}
+        return v1.NodeGetInfoResponse(
+            node_id=self._place.instance,
+            max_volumes_per_node=self._place.max_volumes,
+            accessible_topology=v1.Topology(segments=segments),
+        )
+
+    async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
+        _check(request.volume_capability)
+        device = await self._device(request.volume_id, request.publish_context.get("devicePath", ""))
+        if request.volume_capability.HasField("mount"):
+            mount = request.volume_capability.mount
+            target = self._paths.real(request.staging_target_path)
+            await self._mounter.stage(device, target, mount.fs_type, tuple(mount.mount_flags))
+        return v1.NodeStageVolumeResponse()
+
+    async def node_unstage_volume(self, request: v1.NodeUnstageVolumeRequest) -> v1.NodeUnstageVolumeResponse:
+        await self._mounter.unstage(self._paths.real(request.staging_target_path))
+        return v1.NodeUnstageVolumeResponse()
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        _check(request.volume_capability)
+        target = self._paths.real(request.target_path)
+        if request.volume_capability.HasField("block"):
+            device = await self._device(request.volume_id, request.publish_context.get("devicePath", ""))
+            await self._mounter.publish_block(device, target)
+        else:
+            mode = request.volume_capability.access_mode.mode
+            await self._mounter.publish(
+                self._paths.real(request.staging_target_path),
+                target,
+                readonly=request.readonly,
+                alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
+            )
+        return v1.NodePublishVolumeResponse()
+
+    async def node_unpublish_volume(
+        self, request: v1.NodeUnpublishVolumeRequest
+    ) -> v1.NodeUnpublishVolumeResponse:
+        await self._mounter.unpublish(self._paths.real(request.target_path))
+        return v1.NodeUnpublishVolumeResponse()
+
+    async def node_get_volume_stats(
+        self, request: v1.NodeGetVolumeStatsRequest
+    ) -> v1.NodeGetVolumeStatsResponse:
+        usage = await self._mounter.usage(self._paths.real(request.volume_path))
+        return v1.NodeGetVolumeStatsResponse(usage=usage)
+
+    async def node_expand_volume(self, request: v1.NodeExpandVolumeRequest) -> v1.NodeExpandVolumeResponse:
+        path = self._paths.real(request.volume_path)
+        size = await self._mounter.grow(path, request.capacity_range.required_bytes)
+        return v1.NodeExpandVolumeResponse(capacity_bytes=size)
+
+    async def _device(self, volume: str, named: str) -> str:
+        stable = self._paths.real(f"{BY_ID}/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}")
+        named = self._paths.real(named) if named else ""
+        deadline = clock.now() + DEVICE_TIMEOUT
+        while True:
+            found = await self._host.call(_disk, stable, named)
+            if found:
+                return found
+            if not named:
+                raise InvalidArgument("devicePath is missing in the publish context")
+            if clock.now() >= deadline:
+                raise FailedPrecondition(f"the disk of {volume} has not appeared as {named}")
+            await asyncio.sleep(GLANCE)
+
+
+def _check(capability: v1.VolumeCapability) -> None:
+    why_not = parameters.why_not([capability])
+    if why_not:
+        raise InvalidArgument(f"volume capability not supported: {why_not}")
+
+
+def _disk(stable: str, named: str) -> str:
+    if os.path.exists(stable):
+        return os.path.realpath(stable)
+    if not named or not os.path.exists(named) or _belongs_to_another(named, stable):
+        return ""
+    return os.path.realpath(named)
+
+
+def _belongs_to_another(named: str, stable: str) -> bool:
+    directory, own = os.path.split(stable)
+    if not os.path.isdir(directory):
+        return False
+    others = (n for n in os.listdir(directory) if n.startswith("nvme-Amazon_") and n != own)
+    return any(os.path.realpath(os.path.join(directory, n)) == os.path.realpath(named) for n in others)

@@ -1,0 +1,152 @@
+"""A StorageClass's parameters as CreateVolume's: which kind of disk, how fast, how large."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from volplane.csi import v1
+from volplane.sdk.errors import InvalidArgument, OutOfRange
+
+GIB = 1 << 30
+DEFAULT_TYPE = "gp3"
+DEFAULT_SIZE = 100  # GiB, when nobody says
+FILESYSTEMS = frozenset({"", "ext2", "ext3", "ext4", "xfs", "btrfs"})
+
+# GiB. What is smaller than the type's smallest disk gets the smallest.
+_SIZES = {
+    "gp3": (1, 65536),
+    "gp2": (1, 16384),
+    "io1": (4, 16384),
+    "io2": (4, 65536),
+    "st1": (125, 16384),
+    "sc1": (125, 16384),
+    "standard": (1, 1024),
+}
+_IOPS_PER_GIB = {"io1": (50, 100, 64000), "io2": (1000, 100, 256000), "gp3": (500, 3000, 80000)}
+_CREATED_FOR = {
+    "csi.storage.k8s.io/pvc/name": "kubernetes.io/created-for/pvc/name",
+    "csi.storage.k8s.io/pvc/namespace": "kubernetes.io/created-for/pvc/namespace",
+    "csi.storage.k8s.io/pv/name": "kubernetes.io/created-for/pv/name",
+}
+_Mode = v1.VolumeCapability.AccessMode
+# A disk is attached to one instance at a time.
+MODES = frozenset(
+    {
+        _Mode.SINGLE_NODE_WRITER,
+        _Mode.SINGLE_NODE_READER_ONLY,
+        _Mode.SINGLE_NODE_SINGLE_WRITER,
+        _Mode.SINGLE_NODE_MULTI_WRITER,
+    }
+)
+
+
+class Disk(Struct, frozen=True):
+    """What the parameters ask for, apart from size and zone."""
+
+    type: str = DEFAULT_TYPE
+    iops: int = 0
+    iops_per_gib: int = 0
+    throughput: int = 0
+    encrypted: bool = False
+    key: str = ""
+    tags: Mapping[str, str] = {}
+
+    def size(self, wanted: v1.CapacityRange) -> int:
+        """GiB for a capacity range; rounded up, never beyond its limit."""
+        low, high = _SIZES[self.type]
+        size = max(-(-wanted.required_bytes // GIB), low) if wanted.required_bytes else max(DEFAULT_SIZE, low)
+        if not wanted.required_bytes and wanted.limit_bytes:
+            size = min(size, max(wanted.limit_bytes // GIB, low))
+        if wanted.limit_bytes and size * GIB > wanted.limit_bytes:
+            raise OutOfRange(f"{size} GiB, the smallest fitting {self.type} disk, is above the limit")
+        if size > high:
+            raise OutOfRange(f"{size} GiB are wanted, the largest {self.type} disk has {high} GiB")
+        return size
+
+    @property
+    def largest(self) -> int:
+        return _SIZES[self.type][1]
+
+    def request(self, size: int, zone: str) -> dict[str, str]:
+        """CreateVolume's parameters."""
+        given = {"Size": str(size), "AvailabilityZone": zone, "VolumeType": self.type}
+        iops = self.iops or self._proportional(size)
+        if iops:
+            given["Iops"] = str(iops)
+        if self.throughput:
+            given["Throughput"] = str(self.throughput)
+        if self.encrypted:
+            given["Encrypted"] = "true"
+        if self.key:
+            given["KmsKeyId"] = self.key
+        return given
+
+    def _proportional(self, size: int) -> int:
+        if not self.iops_per_gib:
+            return 0
+        ratio, low, high = _IOPS_PER_GIB[self.type]
+        return min(max(self.iops_per_gib * size, low), min(ratio * size, high))
+
+
+def parse(parameters: Mapping[str, str]) -> Disk:
+    """Keys are read in any case, as they always were; one that is not known is an error."""
+    known: dict[str, object] = {}
+    tags: dict[str, str] = {}
+    for key, value in parameters.items():
+        match key.lower():
+            case "type":
+                known["type"] = _type(value)
+            case "iops":
+                known["iops"] = _number(key, value)
+            case "iopspergb":
+                known["iops_per_gib"] = _number(key, value)
+            case "throughput":
+                known["throughput"] = _number(key, value)
+            case "encrypted":
+                known["encrypted"] = _flag(key, value)
+            case "kmskeyid":
+                known["key"] = value
+            case "fstype" | "csi.storage.k8s.io/fstype" | "blockexpress" | "allowautoiopspergbincrease":
+                pass  # the file system comes with the capability; the others need nothing from us
+            case lowered if lowered in _CREATED_FOR:
+                tags[_CREATED_FOR[lowered]] = value
+            case lowered if lowered.startswith("tagspecification"):
+                name, _, content = value.partition("=")
+                tags[name] = content
+            case _:
+                raise InvalidArgument(f"Invalid parameter key {key} for CreateVolume")
+    disk = Disk(**known, tags=tags)  # type: ignore[arg-type]
+    if disk.iops_per_gib and disk.type not in _IOPS_PER_GIB:
+        raise InvalidArgument(f"iopsPerGB does not go with disks of type {disk.type}")
+    return disk
+
+
+def _type(value: str) -> str:
+    if value.lower() not in _SIZES:
+        raise InvalidArgument(f"invalid disk type {value!r}; there are {', '.join(_SIZES)}")
+    return value.lower()
+
+
+def _number(key: str, value: str) -> int:
+    if not value.isdecimal():
+        raise InvalidArgument(f"invalid {key} {value!r}: a number is expected")
+    return int(value)
+
+
+def _flag(key: str, value: str) -> bool:
+    if value.lower() not in ("true", "false", ""):
+        raise InvalidArgument(f"invalid {key} {value!r}: true or false is expected")
+    return value.lower() == "true"
+
+
+def why_not(capabilities: Sequence[v1.VolumeCapability]) -> str:
+    """What a disk cannot do of this, or nothing."""
+    for capability in capabilities:
+        mode = capability.access_mode.mode
+        if mode not in MODES:
+            return f"access mode {_Mode.Mode.Name(mode)} needs a disk on several nodes"
+        if capability.mount.fs_type not in FILESYSTEMS:
+            return f"file system {capability.mount.fs_type} is not offered"
+    return ""

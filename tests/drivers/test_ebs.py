@@ -1,0 +1,439 @@
+"""The EBS driver over real sockets, against the real disk service, with real file systems."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import Struct, structs
+
+from volplane.cloud import Instance, Settings, serving
+from volplane.csi import convert, v1
+from volplane.csi.client import Caller, Channel
+from volplane.csi.outcome import CallError, Code
+from volplane.drivers.ebs import Account, Controller, Node, Place, connect
+from volplane.host import Host, NodePaths
+from volplane.sdk import Local, Server
+from volplane.store.memory import MemoryStore
+
+pytestmark = pytest.mark.root
+
+GIB = 1 << 30
+CAP_SYS_RESOURCE = 24
+MODE = v1.VolumeCapability.AccessMode
+EXT4 = convert.capability(MODE.SINGLE_NODE_MULTI_WRITER, fs_type="ext4")
+BLOCK = convert.capability(MODE.SINGLE_NODE_WRITER, block=True)
+
+
+class World(Struct):
+    account: Account
+    controller: Caller
+    nodes: dict[str, Channel]
+    paths: dict[str, NodePaths]
+    host: Host
+
+    async def create(self, name: str = "pvc-1", gib: int = 1, **more: object) -> str:
+        request = v1.CreateVolumeRequest(
+            name=name, volume_capabilities=[EXT4], capacity_range={"required_bytes": gib * GIB}, **more
+        )
+        reply = await self.controller.call("CreateVolume", request)
+        return str(reply.volume.volume_id)
+
+    async def publish(self, volume: str, node: str, capability: v1.VolumeCapability = EXT4) -> dict[str, str]:
+        request = v1.ControllerPublishVolumeRequest(
+            volume_id=volume, node_id=node, volume_capability=capability
+        )
+        reply = await self.controller.call("ControllerPublishVolume", request)
+        return dict(reply.publish_context)
+
+    async def unpublish(self, volume: str, node: str) -> None:
+        request = v1.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=node)
+        await self.controller.call("ControllerUnpublishVolume", request)
+
+    async def delete(self, volume: str) -> None:
+        await self.controller.call("DeleteVolume", v1.DeleteVolumeRequest(volume_id=volume))
+
+    async def stage(
+        self, volume: str, node: str, context: dict[str, str], capability: v1.VolumeCapability = EXT4
+    ) -> str:
+        staging = self.paths[node].staging("ebs.csi.aws.com", volume)
+        request = v1.NodeStageVolumeRequest(
+            volume_id=volume,
+            staging_target_path=staging,
+            publish_context=context,
+            volume_capability=capability,
+        )
+        await self.nodes[node].call("NodeStageVolume", request)
+        return staging
+
+    async def mount(
+        self,
+        volume: str,
+        node: str,
+        pod: str,
+        capability: v1.VolumeCapability = EXT4,
+        *,
+        readonly: bool = False,
+    ) -> str:
+        target = self.paths[node].csi_target(pod, "pv")
+        request = v1.NodePublishVolumeRequest(
+            volume_id=volume,
+            staging_target_path=self.paths[node].staging("ebs.csi.aws.com", volume),
+            target_path=target,
+            volume_capability=capability,
+            readonly=readonly,
+        )
+        await self.nodes[node].call("NodePublishVolume", request)
+        return self.paths[node].real(target)
+
+    async def unmount(self, volume: str, node: str, pod: str) -> None:
+        request = v1.NodeUnpublishVolumeRequest(
+            volume_id=volume, target_path=self.paths[node].csi_target(pod, "pv")
+        )
+        await self.nodes[node].call("NodeUnpublishVolume", request)
+
+    async def unstage(self, volume: str, node: str) -> None:
+        staging = self.paths[node].staging("ebs.csi.aws.com", volume)
+        request = v1.NodeUnstageVolumeRequest(volume_id=volume, staging_target_path=staging)
+        await self.nodes[node].call("NodeUnstageVolume", request)
+
+    async def wipe(self, volume: str, node: str) -> None:
+        for pod in ("a", "b"):
+            await self.unmount(volume, node, pod)
+        await self.unstage(volume, node)
+        await self.unpublish(volume, node)
+        await self.delete(volume)
+
+
+@asynccontextmanager
+async def world(directory: Path) -> AsyncIterator[World]:
+    host = Host()
+    paths = {f"i-{n}": NodePaths(str(directory / f"n{n}")) for n in (1, 2)}
+    instances = tuple(Instance(i, "us-east-1a", p.dev) for i, p in paths.items())
+    settings = Settings(data_dir=str(directory), access_key="key", secret_key="secret", instances=instances)
+    async with serving(settings, host, MemoryStore()) as address:
+        account = Account(address, access_key="key", secret_key="secret")
+        ec2 = await connect(account, host)
+        sockets = {i: str(directory / f"{i}.sock") for i in ("controller", *paths)}
+        drivers = [Server(Controller(ec2), sockets["controller"])]
+        drivers += [Server(Node(Place(i, "us-east-1a"), host, p), sockets[i]) for i, p in paths.items()]
+        for driver in drivers:
+            await driver.start()
+        channels = {i: Channel(socket) for i, socket in sockets.items()}
+        try:
+            yield World(account, channels["controller"], channels, paths, host)
+        finally:
+            for channel in channels.values():
+                await channel.close()
+            for driver in drivers:
+                await driver.close()
+    await host.close()
+
+
+def has_capability(number: int) -> bool:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in lines if line.startswith("CapEff"))
+    return bool(int(effective, 16) >> number & 1)
+
+
+async def refused(code: Code, call: object) -> str:
+    with pytest.raises(CallError) as caught:
+        await call  # type: ignore[misc]
+    assert caught.value.code is code, caught.value
+    return caught.value.message
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+async def test_data_moves_with_the_disk_from_node_to_node(tmp_path: Path, kind: str) -> None:
+    if shutil.which(f"mkfs.{kind}") is None:
+        pytest.skip(f"mkfs.{kind} is not installed")
+    capability = convert.capability(MODE.SINGLE_NODE_WRITER, fs_type=kind, mount_flags=["noatime"])
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        for node in ("i-1", "i-2"):
+            context = await w.publish(volume, node, capability)
+            assert context == {"devicePath": "/dev/xvdba"}
+            await w.stage(volume, node, context, capability)
+            target = await w.mount(volume, node, "a", capability)
+            entry = (await w.host.mounts()).at(target)
+            assert entry is not None
+            assert (entry.fstype, "noatime" in entry.options) == (kind, True)
+            note = os.path.join(target, "note")
+            if node == "i-1":
+                await w.host.atomic_write(note, b"hello")
+            else:
+                assert await w.host.call(Path(note).read_bytes) == b"hello"
+            await w.unmount(volume, node, "a")
+            await w.unstage(volume, node)
+            await w.unpublish(volume, node)
+        await w.delete(volume)
+
+
+async def test_everything_may_run_twice(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        assert await w.create() == volume
+        context = await w.publish(volume, "i-1")
+        assert await w.publish(volume, "i-1") == context
+        for _ in range(2):
+            await w.stage(volume, "i-1", context)
+        for _ in range(2):
+            target = await w.mount(volume, "i-1", "a")
+        table = await w.host.mounts()
+        assert len([e for e in table if e.target == target]) == 1
+        for _ in range(2):
+            await w.unmount(volume, "i-1", "a")
+        for _ in range(2):
+            await w.unstage(volume, "i-1")
+        for _ in range(2):
+            await w.unpublish(volume, "i-1")
+        for _ in range(2):
+            await w.delete(volume)
+        await w.unpublish(volume, "i-1")
+        await w.delete("not-even-an-id")
+
+
+async def test_two_attachers_at_once_attach_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        both = await asyncio.gather(w.publish(volume, "i-1"), w.publish(volume, "i-1"))
+        assert both == [{"devicePath": "/dev/xvdba"}] * 2
+        text = await refused(Code.FAILED_PRECONDITION, w.publish(volume, "i-2"))
+        assert "already attached to node i-1" in text
+        await w.wipe(volume, "i-1")
+
+
+async def test_a_name_that_is_taken_is_found_out(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        one, two = await w.create("one"), await w.create("two")
+        assert await w.publish(one, "i-1") == {"devicePath": "/dev/xvdba"}
+        # A driver that has just started believes that every name is free.
+        ec2 = await connect(w.account, w.host)
+        fresh = structs.replace(w, controller=Local(Controller(ec2)))
+        assert await fresh.publish(two, "i-1") == {"devicePath": "/dev/xvdbb"}
+        await ec2.close()
+        await w.wipe(one, "i-1")
+        await w.wipe(two, "i-1")
+
+
+async def test_a_volume_with_that_name_but_other_arguments(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create(gib=2)
+        assert await w.create(gib=1) == volume  # large enough, so it is what is asked for
+        await refused(Code.ALREADY_EXISTS, w.create(gib=3))
+        await refused(Code.ALREADY_EXISTS, w.create(gib=2, parameters={"type": "gp2"}))
+        await w.delete(volume)
+
+
+async def test_what_cannot_be_made(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        many = convert.capability(MODE.MULTI_NODE_MULTI_WRITER)
+        request = v1.CreateVolumeRequest(name="x", volume_capabilities=[many])
+        await refused(Code.INVALID_ARGUMENT, w.controller.call("CreateVolume", request))
+        await refused(Code.INVALID_ARGUMENT, w.create(parameters={"type": "floppy"}))
+        await refused(Code.OUT_OF_RANGE, w.create(gib=1 << 20))
+        mars = v1.TopologyRequirement(
+            requisite=[convert.topology({"topology.kubernetes.io/zone": "mars-1a"})]
+        )
+        await refused(Code.INVALID_ARGUMENT, w.create(accessibility_requirements=mars))
+        await refused(Code.RESOURCE_EXHAUSTED, w.create(gib=60_000))
+
+
+async def test_what_cannot_be_attached(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        await refused(Code.NOT_FOUND, w.publish("vol-00000000", "i-1"))
+        await refused(Code.NOT_FOUND, w.publish("nonsense", "i-1"))
+        volume = await w.create()
+        await refused(Code.NOT_FOUND, w.publish(volume, "i-9"))
+        await refused(Code.NOT_FOUND, w.publish(volume, "a node/that cannot be"))
+        await w.delete(volume)
+
+
+async def test_a_disk_in_use_is_neither_detached_nor_deleted(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        await w.stage(volume, "i-1", await w.publish(volume, "i-1"))
+        assert "is mounted at" in await refused(Code.FAILED_PRECONDITION, w.unpublish(volume, "i-1"))
+        await refused(Code.FAILED_PRECONDITION, w.delete(volume))
+        await w.wipe(volume, "i-1")
+
+
+async def test_topology_listing_and_capacity(tmp_path: Path) -> None:
+    zone = {"topology.kubernetes.io/zone": "us-east-1a"}
+    async with world(tmp_path) as w:
+        info = await w.nodes["i-1"].call("NodeGetInfo", v1.NodeGetInfoRequest())
+        assert (info.node_id, info.max_volumes_per_node) == ("i-1", 28)
+        assert dict(info.accessible_topology.segments) == zone | {
+            "topology.ebs.csi.aws.com/zone": "us-east-1a"
+        }
+        volumes = sorted([await w.create(f"pvc-{n}") for n in range(3)])
+        await w.publish(volumes[1], "i-2")
+        first = await w.controller.call("ListVolumes", v1.ListVolumesRequest(max_entries=2))
+        assert [e.volume.volume_id for e in first.entries] == volumes[:2]
+        assert dict(first.entries[0].volume.accessible_topology[0].segments) == zone
+        assert list(first.entries[1].status.published_node_ids) == ["i-2"]
+        rest = v1.ListVolumesRequest(starting_token=first.next_token)
+        second = await w.controller.call("ListVolumes", rest)
+        assert [e.volume.volume_id for e in second.entries] == volumes[2:]
+        assert second.next_token == ""
+        capacity = await w.controller.call("GetCapacity", v1.GetCapacityRequest())
+        assert capacity.available_capacity > GIB
+        got = await w.controller.call(
+            "ControllerGetVolume", v1.ControllerGetVolumeRequest(volume_id=volumes[1])
+        )
+        assert list(got.status.published_node_ids) == ["i-2"]
+        await w.unpublish(volumes[1], "")
+        for volume in volumes:
+            await w.delete(volume)
+
+
+async def test_validating_capabilities(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        request = v1.ValidateVolumeCapabilitiesRequest(volume_id=volume, volume_capabilities=[EXT4, BLOCK])
+        reply = await w.controller.call("ValidateVolumeCapabilities", request)
+        assert len(reply.confirmed.volume_capabilities) == 2
+        request.volume_capabilities.append(convert.capability(MODE.MULTI_NODE_MULTI_WRITER))
+        reply = await w.controller.call("ValidateVolumeCapabilities", request)
+        assert not reply.HasField("confirmed")
+        assert "MULTI_NODE" in reply.message
+        await w.delete(volume)
+        await refused(Code.NOT_FOUND, w.controller.call("ValidateVolumeCapabilities", request))
+
+
+async def test_pods_share_a_staged_volume_and_one_reads_only(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        await refused(Code.FAILED_PRECONDITION, w.mount(volume, "i-1", "a"))
+        await w.stage(volume, "i-1", await w.publish(volume, "i-1"))
+        writable = await w.mount(volume, "i-1", "a")
+        readonly = await w.mount(volume, "i-1", "b", readonly=True)
+        await w.host.atomic_write(os.path.join(writable, "note"), b"x")
+        with pytest.raises(OSError, match="Read-only"):
+            await w.host.atomic_write(os.path.join(readonly, "other"), b"x")
+        await refused(Code.ALREADY_EXISTS, w.mount(volume, "i-1", "b"))
+        await w.wipe(volume, "i-1")
+
+
+async def test_one_pod_only(tmp_path: Path) -> None:
+    alone = convert.capability(MODE.SINGLE_NODE_SINGLE_WRITER, fs_type="ext4")
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        await w.stage(volume, "i-1", await w.publish(volume, "i-1"), alone)
+        await w.mount(volume, "i-1", "a", alone)
+        await w.mount(volume, "i-1", "a", alone)
+        await refused(Code.FAILED_PRECONDITION, w.mount(volume, "i-1", "b", alone))
+        await w.wipe(volume, "i-1")
+
+
+async def test_data_is_never_formatted_over(tmp_path: Path) -> None:
+    xfs = convert.capability(MODE.SINGLE_NODE_WRITER, fs_type="xfs")
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        context = await w.publish(volume, "i-1")
+        await w.stage(volume, "i-1", context)
+        assert "ext4" in await refused(Code.ALREADY_EXISTS, w.stage(volume, "i-1", context, xfs))
+        await w.unstage(volume, "i-1")
+        assert "contains ext4" in await refused(
+            Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context, xfs)
+        )
+        device = os.path.realpath(w.paths["i-1"].real("/dev/xvdba"))  # noqa: ASYNC240
+        descriptor = os.open(device, os.O_WRONLY)
+        os.pwrite(descriptor, bytes(4096), 0)  # the superblock is gone, the data is not
+        os.close(descriptor)
+        await refused(Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context))
+        await w.wipe(volume, "i-1")
+
+
+async def test_a_name_used_again_does_not_lead_to_another_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volplane.drivers.ebs.node.DEVICE_TIMEOUT", 0.1)
+    async with world(tmp_path) as w:
+        one, two = await w.create("one"), await w.create("two")
+        context = await w.publish(one, "i-1")
+        await w.unpublish(one, "i-1")
+        assert await w.publish(two, "i-1") == context
+        request = v1.NodeStageVolumeRequest(
+            volume_id=one,
+            staging_target_path="/var/lib/kubelet/s",
+            publish_context=context,
+            volume_capability=EXT4,
+        )
+        await refused(Code.FAILED_PRECONDITION, w.nodes["i-1"].call("NodeStageVolume", request))
+        await w.wipe(two, "i-1")
+        await w.delete(one)
+
+
+async def test_block_volumes(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        context = await w.publish(volume, "i-1", BLOCK)
+        await w.stage(volume, "i-1", context, BLOCK)
+        target = w.paths["i-1"].block_target("a", "pv")
+        request = v1.NodePublishVolumeRequest(
+            volume_id=volume,
+            staging_target_path=w.paths["i-1"].block_staging("pv"),
+            target_path=target,
+            publish_context=context,
+            volume_capability=BLOCK,
+        )
+        node, real = w.nodes["i-1"], w.paths["i-1"].real(target)
+        for _ in range(2):
+            await node.call("NodePublishVolume", request)
+        assert await w.host.size_of(real) == GIB
+        stats = v1.NodeGetVolumeStatsRequest(volume_id=volume, volume_path=target)
+        assert [u.total for u in (await node.call("NodeGetVolumeStats", stats)).usage] == [GIB]
+        await refused(Code.FAILED_PRECONDITION, w.unpublish(volume, "i-1"))
+        for _ in range(2):
+            undo = v1.NodeUnpublishVolumeRequest(volume_id=volume, target_path=target)
+            await node.call("NodeUnpublishVolume", undo)
+        assert os.listdir(os.path.dirname(real)) == []
+        await w.wipe(volume, "i-1")
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+async def test_a_volume_grows_while_it_is_used(tmp_path: Path, kind: str) -> None:
+    if shutil.which(f"mkfs.{kind}") is None:
+        pytest.skip(f"mkfs.{kind} is not installed")
+    if kind == "ext4" and not has_capability(CAP_SYS_RESOURCE):
+        pytest.skip("the kernel lets nobody without CAP_SYS_RESOURCE grow a mounted ext4")
+    capability = convert.capability(MODE.SINGLE_NODE_WRITER, fs_type=kind)
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        await w.stage(volume, "i-1", await w.publish(volume, "i-1"), capability)
+        target = await w.mount(volume, "i-1", "a", capability)
+        grow = v1.ControllerExpandVolumeRequest(
+            volume_id=volume, capacity_range={"required_bytes": 3 * GIB - 5}, volume_capability=capability
+        )
+        for _ in range(2):
+            reply = await w.controller.call("ControllerExpandVolume", grow)
+            assert (reply.capacity_bytes, reply.node_expansion_required) == (3 * GIB, True)
+        path = w.paths["i-1"].csi_target("a", "pv")
+        request = v1.NodeExpandVolumeRequest(
+            volume_id=volume, volume_path=path, capacity_range={"required_bytes": 3 * GIB}
+        )
+        for _ in range(2):
+            assert (await w.nodes["i-1"].call("NodeExpandVolume", request)).capacity_bytes == 3 * GIB
+        assert (await w.host.stats(target)).capacity > 2.5 * GIB
+        stats = v1.NodeGetVolumeStatsRequest(volume_id=volume, volume_path=path)
+        usage = (await w.nodes["i-1"].call("NodeGetVolumeStats", stats)).usage
+        assert [u.unit for u in usage] == [v1.VolumeUsage.BYTES, v1.VolumeUsage.INODES]
+        stats.volume_path = "/var/lib/kubelet/nowhere"
+        await refused(Code.NOT_FOUND, w.nodes["i-1"].call("NodeGetVolumeStats", stats))
+        await w.wipe(volume, "i-1")
+
+
+async def test_a_cloud_that_does_not_answer_leaves_the_outcome_open(tmp_path: Path) -> None:
+    host = Host()
+    ec2 = await connect(Account("http://127.0.0.1:9", access_key="a", secret_key="b"), host)
+    caller = Local(Controller(ec2))
+    request = v1.CreateVolumeRequest(name="x", volume_capabilities=[EXT4])
+    await refused(Code.UNAVAILABLE, caller.call("CreateVolume", request))
+    await ec2.close()
+    await host.close()

@@ -140,6 +140,8 @@ def grouped(kinds: Iterable[Kind]) -> Groups:
 
 
 def _rank(group: str) -> int:
+    if not group:
+        return -1
     return _PRIORITY.index(group) if group in _PRIORITY else len(_PRIORITY)
 
 

@@ -1,0 +1,138 @@
+"""OpenAPI: what kubectl and other clients read to check, explain and patch objects.
+
+Documents are rendered when they are first asked for, and again after the registry changed. A v3 document is
+addressed with the hash of its bytes: with the right hash it may be cached for a year, with an old one the
+client is sent to the new address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from email.utils import format_datetime
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api.errors import MethodNotAllowed, NotFound
+from volplane.apiserver.discovery import grouped
+from volplane.apiserver.openapi import gnostic, v2, v3
+from volplane.apiserver.registry import Registry
+from volplane.base import clock
+from volplane.web import Request, Response
+
+JSON = "application/json"
+PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_PROTOBUF_NAMES = (PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+YEAR = timedelta(days=365)
+
+
+class Document(Struct, frozen=True):
+    body: bytes
+    hash: str
+    media: str = JSON
+
+
+class Documents:
+    """The rendered documents for one state of the registry, each made when it is first needed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.version = registry.version
+        self._registry = registry
+        self._made: dict[str, Document] = {}
+
+    def get(self, name: str, make: Callable[[], bytes], media: str = JSON) -> Document:
+        if name not in self._made:
+            body = make()
+            self._made[name] = Document(body, hashlib.sha512(body).hexdigest().upper(), media)
+        return self._made[name]
+
+    @property
+    def group_versions(self) -> dict[str, list[Any]]:
+        """`api/v1`, `apis/apps/v1`, … with their kinds."""
+        return {
+            (f"apis/{group}/{version}" if group else f"api/{version}"): kinds
+            for group, versions in grouped(self._registry.kinds()).items()
+            for version, kinds in versions.items()
+        }
+
+    def v3(self, group_version: str) -> Document:
+        kinds = self.group_versions.get(group_version)
+        if kinds is None:
+            raise NotFound.path()
+        return self.get(group_version, lambda: msgspec.json.encode(v3.document(kinds)))
+
+    def root(self) -> Document:
+        return self.get("root", self._root)
+
+    def _root(self) -> bytes:
+        paths = {gv: {"serverRelativeURL": address(gv, self.v3(gv))} for gv in self.group_versions}
+        return msgspec.json.encode({"paths": paths})
+
+    def v2(self, *, protobuf: bool) -> Document:
+        if protobuf:
+            return self.get("v2.pb", lambda: gnostic.encode(self._v2()), PROTOBUF)
+        return self.get("v2", lambda: msgspec.json.encode(self._v2()))
+
+    def _v2(self) -> dict[str, Any]:
+        return v2.document(self._registry.kinds())
+
+
+_rendered: WeakKeyDictionary[Registry, Documents] = WeakKeyDictionary()
+
+
+def documents(registry: Registry) -> Documents:
+    found = _rendered.get(registry)
+    if found is None or found.version != registry.version:
+        found = _rendered[registry] = Documents(registry)
+    return found
+
+
+def address(group_version: str, document: Document) -> str:
+    return f"/openapi/v3/{group_version}?hash={document.hash}"
+
+
+async def handle(registry: Registry, request: Request) -> Response:
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(f"{request.method.lower()} is not supported on schemas")
+    known = documents(registry)
+    match request.path.rstrip("/"):
+        case "/openapi/v2":
+            return _answer(known.v2(protobuf=_wants_protobuf(request.headers.get("accept"))), request)
+        case "/openapi/v3":
+            return _answer(known.root(), request)
+        case path if path.startswith("/openapi/v3/"):
+            return _group_version(known, path.removeprefix("/openapi/v3/"), request)
+    raise NotFound.path()
+
+
+def _wants_protobuf(accept: str) -> bool:
+    for clause in accept.split(","):
+        media = clause.partition(";")[0].strip()
+        if media in _PROTOBUF_NAMES:
+            return True
+        if media in (JSON, "*/*"):
+            return False
+    return False
+
+
+def _group_version(known: Documents, group_version: str, request: Request) -> Response:
+    document = known.v3(group_version)
+    given = request.query.get("hash")
+    if not given:
+        return _answer(document, request)
+    if given != document.hash:
+        return Response(status=301, headers=[("Location", address(group_version, document))], body=b"")
+    expires = format_datetime(clock.wall() + YEAR, usegmt=True)
+    return _answer(document, request, [("Cache-Control", "public, immutable"), ("Expires", expires)])
+
+
+def _answer(document: Document, request: Request, extra: list[tuple[str, str]] | None = None) -> Response:
+    tag = f'"{document.hash}"'
+    headers = [("ETag", tag), ("Vary", "Accept"), *(extra or ())]
+    if tag in (t.strip() for t in request.headers.get("if-none-match").split(",")):
+        return Response(status=304, headers=headers, body=b"")
+    return Response(status=200, headers=[("Content-Type", document.media), *headers], body=document.body)

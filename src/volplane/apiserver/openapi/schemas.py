@@ -1,0 +1,176 @@
+"""Schemas of the API's types, derived from the Structs: what OpenAPI v2 and v3 have in common.
+
+A definition is plain data in the common subset of both versions. References are written as `{"$ref": name}`
+with the bare name; `spec` puts the prefix of its version before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from volplane.api import kinds
+from volplane.api.kinds import Kind
+from volplane.api.meta import DeleteOptions, ListMeta, Resource, Status
+from volplane.api.object import Field, Object, schema
+from volplane.apiserver.decode.numbers import width
+from volplane.apiserver.openapi.required import LESS, MORE
+
+META = "io.k8s.apimachinery.pkg.apis.meta.v1"
+PATCH = f"{META}.Patch"
+QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
+
+_PACKAGES = {
+    "meta": META,
+    "apiextensions": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
+    "noderuntime": "io.k8s.api.node.v1",
+}
+_FORMATS = {
+    "quantity": QUANTITY,
+    "date-time": f"{META}.Time",
+    "micro-time": f"{META}.MicroTime",
+    "int-or-string": INT_OR_STRING,
+}
+_SCALARS: Mapping[str, dict[str, Any]] = {
+    "string": {"type": "string"},
+    "boolean": {"type": "boolean"},
+    "number": {"type": "number", "format": "double"},
+    "bytes": {"type": "string", "format": "byte"},
+    "any": {"type": "object"},
+}
+# What is not an object on the wire.
+LEAVES: Mapping[str, dict[str, Any]] = {
+    QUANTITY: {"type": "string"},
+    INT_OR_STRING: {"type": "string", "format": "int-or-string"},
+    f"{META}.Time": {"type": "string", "format": "date-time"},
+    f"{META}.MicroTime": {"type": "string", "format": "date-time"},
+    PATCH: {"type": "object"},
+}
+
+
+def package(of: type[Object]) -> str:
+    """The prefix of a type's name, from the file of its group."""
+    group = of.__module__.split(".")[2]
+    return _PACKAGES.get(group, f"io.k8s.api.{group}.v1")
+
+
+def name_of(of: type[Object]) -> str:
+    return f"{package(of)}.{of.__name__}"
+
+
+def list_name(kind: Kind) -> str:
+    assert kind.type is not None
+    return f"{name_of(kind.type)}List"
+
+
+def gvk(kind: Kind) -> dict[str, str]:
+    return {"group": kind.group, "kind": kind.kind, "version": kind.version}
+
+
+def definitions(served: Iterable[Kind]) -> dict[str, dict[str, Any]]:
+    """The definitions of these kinds, their lists, and everything they are made of."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind in served:
+        if kind.type is not None:
+            _collect(kind.type, found)
+            if "list" in kind.verbs:
+                found[list_name(kind)] = _list(kind)
+    for needed in (ListMeta, DeleteOptions, Status):
+        _collect(needed, found)
+    return dict(sorted({**found, **LEAVES}.items()))
+
+
+def _collect(of: type[Object], found: dict[str, dict[str, Any]]) -> None:
+    name = name_of(of)
+    if name in found:
+        return
+    found[name] = definition(of)
+    for inner in _inner_types(of):
+        _collect(inner, found)
+
+
+def _inner_types(of: type[Object]) -> Iterator[type[Object]]:
+    for field in schema(of).values():
+        while field.item is not None:
+            field = field.item
+        if field.type is not None:
+            yield field.type
+
+
+_TYPE_META = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+_WITH_TYPE_META = (DeleteOptions, Status)
+
+
+@cache
+def definition(of: type[Object]) -> dict[str, Any]:
+    made: dict[str, Any] = {"type": "object"}
+    top = issubclass(of, Resource) or of in _WITH_TYPE_META
+    properties = {name: _property(field, of.__name__) for name, field in schema(of).items()}
+    made["properties"] = dict(sorted({**(_TYPE_META if top else {}), **properties}.items()))
+    if needed := required(of):
+        made["required"] = needed
+    if getattr(of, "atomic", False):
+        made["x-kubernetes-map-type"] = "atomic"
+    kind = kinds._BY_TYPE.get(of) if issubclass(of, Resource) else None
+    if kind is not None:
+        made["x-kubernetes-group-version-kind"] = [gvk(kind)]
+    elif of in _WITH_TYPE_META:
+        made["x-kubernetes-group-version-kind"] = [{"group": "", "kind": of.__name__, "version": "v1"}]
+    return made
+
+
+def required(of: type[Object]) -> list[str]:
+    key = f"{package(of).split('.')[-2]}.{of.__name__}"
+    always = {name for name, field in schema(of).items() if field.always}
+    return sorted((always | set(MORE.get(key, ()))) - set(LESS.get(key, ())))
+
+
+def _property(field: Field, owner: str) -> dict[str, Any]:
+    made = _shape(field, owner, field.name)
+    if field.shape == "list":
+        # Lists merge in one way for strategic merge patch and in another for apply; both are told.
+        made["x-kubernetes-list-type"] = field.list_type
+        if field.list_type == "map":
+            made["x-kubernetes-list-map-keys"] = list(field.list_keys)
+    if strategy := _strategy(field):
+        made["x-kubernetes-patch-strategy"] = strategy
+        if field.merge_key:
+            made["x-kubernetes-patch-merge-key"] = field.merge_key
+    return made
+
+
+def _strategy(field: Field) -> str:
+    words = [
+        ("merge", field.merge_key is not None),
+        ("replace", field.replaced),
+        ("retainKeys", field.retain_keys),
+    ]
+    return ",".join(word for word, holds in words if holds)
+
+
+def _shape(field: Field, owner: str, name: str) -> dict[str, Any]:
+    if field.format in _FORMATS:
+        return {"$ref": _FORMATS[field.format]}
+    if field.type is not None:
+        return {"$ref": name_of(field.type)}
+    if field.shape == "integer":
+        return {"type": "integer", "format": width(owner, name)}
+    if field.item is not None:
+        inner = _shape(field.item, owner, name)
+        if field.shape == "list":
+            return {"type": "array", "items": inner}
+        return {"type": "object", "additionalProperties": inner}
+    return dict(_SCALARS[field.shape])
+
+
+def _list(kind: Kind) -> dict[str, Any]:
+    assert kind.type is not None
+    items = {"type": "array", "items": {"$ref": name_of(kind.type)}}
+    return {
+        "type": "object",
+        "properties": {**_TYPE_META, "items": items, "metadata": {"$ref": name_of(ListMeta)}},
+        "required": ["items"],
+        "x-kubernetes-group-version-kind": [{**gvk(kind), "kind": f"{kind.kind}List"}],
+    }

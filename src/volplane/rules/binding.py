@@ -8,6 +8,7 @@ name.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 
@@ -74,6 +75,26 @@ def is_pair(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
         and ref is not None
         and ref.uid == claim.uid
     )
+
+
+def reference(claim: PersistentVolumeClaim) -> dict[str, str]:
+    """How a volume names its claim."""
+    return {
+        "kind": "PersistentVolumeClaim",
+        "apiVersion": "v1",
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "uid": claim.uid,
+        "resourceVersion": claim.metadata.resource_version,
+    }
+
+
+def take(volume: PersistentVolume, claim: PersistentVolumeClaim) -> dict[str, Any]:
+    """The patch that gives a volume to a claim, marked as ours unless the volume was meant for it before."""
+    patch: dict[str, Any] = {"spec": {"claimRef": reference(claim)}}
+    if not is_for(volume, claim):
+        patch["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: YES}}
+    return patch
 
 
 def provisioner_asked(annotations: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ from volplane.rules.binding import (
     PRE_RESIZE_CAPACITY,
     STORAGE_PROVISIONER,
     YES,
-    is_for,
+    take,
 )
 from volplane.rules.steps import Say, Wait
 
@@ -40,19 +40,7 @@ class Take(Struct, frozen=True):
 
     @property
     def patch(self) -> Patch:
-        claim = self.claim
-        reference = {
-            "kind": "PersistentVolumeClaim",
-            "apiVersion": "v1",
-            "namespace": claim.namespace,
-            "name": claim.name,
-            "uid": claim.uid,
-            "resourceVersion": claim.metadata.resource_version,
-        }
-        patch: dict[str, Any] = {"spec": {"claimRef": reference}}
-        if not is_for(self.volume, claim):
-            patch["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: YES}}
-        return patch
+        return take(self.volume, self.claim)
 
 
 class Turn(Struct, frozen=True):

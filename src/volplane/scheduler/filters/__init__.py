@@ -1,0 +1,34 @@
+"""The filters, one file each, in the order in which they are asked; the first that refuses a node decides.
+
+A filter prepares once per pod: it has nothing to say (None), refuses the pod on every node (`Unfit`), or
+hands out a check of single nodes. To add one, write its file and put it into `FILTERS`.
+"""
+
+from __future__ import annotations
+
+from volplane.scheduler.filters import (
+    node_affinity,
+    node_name,
+    node_ports,
+    node_resources,
+    node_unschedulable,
+    taint_toleration,
+    volume_binding,
+    volume_limits,
+    volume_restrictions,
+    volume_zone,
+)
+from volplane.scheduler.filters.base import Filter
+
+FILTERS: tuple[Filter, ...] = (
+    node_unschedulable.FILTER,
+    node_name.FILTER,
+    taint_toleration.FILTER,
+    node_affinity.FILTER,
+    node_ports.FILTER,
+    node_resources.FILTER,
+    volume_restrictions.FILTER,
+    volume_limits.FILTER,
+    volume_binding.FILTER,
+    volume_zone.FILTER,
+)

@@ -1,0 +1,29 @@
+"""NodeAffinity: nodeSelector and the required half of node affinity; both must hold."""
+
+from __future__ import annotations
+
+from volplane.api.core import Node, Pod
+from volplane.rules import topology
+from volplane.scheduler.filters.base import Check, Filter, No
+from volplane.scheduler.ledger import Info
+from volplane.scheduler.world import World
+
+REFUSED = No(("node(s) didn't match Pod's node affinity/selector",))
+
+
+def prepare(pod: Pod, world: World) -> Check | None:
+    labels = pod.spec.node_selector.items()
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    if not labels and required is None:
+        return None
+
+    def check(info: Info) -> No | None:
+        if labels and not labels <= info.labels.items():
+            return REFUSED
+        return None if required is None or topology.selects(required, info.labels, info.name) else REFUSED
+
+    return check
+
+
+FILTER = Filter("NodeAffinity", prepare, frozenset({Node}))

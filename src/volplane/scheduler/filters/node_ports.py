@@ -1,0 +1,30 @@
+"""NodePorts: a host port is one pod's; the address 0.0.0.0 stands for all of them."""
+
+from __future__ import annotations
+
+from volplane.api.core import Node, Pod
+from volplane.scheduler.filters.base import Check, Filter, No
+from volplane.scheduler.ledger import Info, Port, host_ports
+from volplane.scheduler.world import World
+
+ANY = "0.0.0.0"
+REFUSED = No(("node(s) didn't have free ports for the requested pod ports",), final=False)
+
+
+def prepare(pod: Pod, world: World) -> Check | None:
+    wanted = host_ports(pod)
+    if not wanted:
+        return None
+
+    def check(info: Info) -> No | None:
+        clash = info.ports and any(_clashes(mine, theirs) for mine in wanted for theirs in info.ports)
+        return REFUSED if clash else None
+
+    return check
+
+
+def _clashes(mine: Port, theirs: Port) -> bool:
+    return mine[1:] == theirs[1:] and (mine[0] == theirs[0] or ANY in (mine[0], theirs[0]))
+
+
+FILTER = Filter("NodePorts", prepare, frozenset({Node, Pod}))

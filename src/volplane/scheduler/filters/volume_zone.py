@@ -1,0 +1,48 @@
+"""VolumeZone: the zone and region labels of a bound volume must be those of the node.
+
+The subtle thing: both spellings of the labels count for each other, a value may be a set (`a__b`), and a
+node without any such label is in no zone and passes.
+"""
+
+from __future__ import annotations
+
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.rules import pods
+from volplane.scheduler.filters.base import Check, Filter, No
+from volplane.scheduler.ledger import Info
+from volplane.scheduler.world import World
+
+SPELLINGS = {
+    "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+REFUSED = No(("node(s) had no available volume zone",))
+
+
+def prepare(pod: Pod, world: World) -> Check | None:
+    wanted = []
+    for key in pods.claim_keys(pod):
+        claim = world.claim(key)
+        volume = world.volume(claim.spec.volume_name) if claim and claim.spec.volume_name else None
+        if volume is not None:  # VolumeBinding has judged the others
+            wanted += _zones(volume)
+    if not wanted:
+        return None
+
+    def check(info: Info) -> No | None:
+        here = {SPELLINGS[k]: v for k, v in info.labels.items() if k in SPELLINGS}
+        if not here or all(here.get(label) in values for label, values in wanted):
+            return None
+        return REFUSED
+
+    return check
+
+
+def _zones(volume: PersistentVolume) -> list[tuple[str, set[str]]]:
+    labels = volume.metadata.labels
+    return [(label, set(labels[key].split("__"))) for key, label in SPELLINGS.items() if key in labels]
+
+
+FILTER = Filter("VolumeZone", prepare, frozenset({Node, PersistentVolume, PersistentVolumeClaim}))

@@ -1,0 +1,71 @@
+"""Between the decision for a node and the binding of the pod: its volumes have to be there first.
+
+What was decided is written (claimRefs of volumes, the selected node of claims); then the binder and the
+provisioner are at work, and this says whether they are done, still at it, or have given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
+from volplane.rules import topology
+from volplane.rules.binding import SELECTED_NODE, is_bound
+
+FAILED = 'running PreBind plugin "VolumeBinding": binding volumes: {}'
+TIMED_OUT = "context deadline exceeded"
+NO_TERM = "no matching NodeSelectorTerms"
+
+
+class Ready(Struct, frozen=True):
+    """Every claim is bound."""
+
+
+class Working(Struct, frozen=True):
+    why: str
+
+
+class Aborted(Struct, frozen=True):
+    why: str
+
+
+class Pair(Struct, frozen=True):
+    """A claim of the pod as it is now, and the volume it names or was promised."""
+
+    name: str
+    claim: PersistentVolumeClaim | None
+    volume: PersistentVolume | None = None
+    promised: str = ""  # the volume that was chosen for it; "" where one is to be made
+
+
+def progress(node: Node, pairs: Sequence[Pair]) -> Ready | Working | Aborted:
+    name, labels = node.name, node.metadata.labels
+    waits = ""
+    for pair in pairs:
+        trouble = _trouble(name, labels, pair)
+        if trouble:
+            return Aborted(trouble)
+        if pair.claim is None or not is_bound(pair.claim) or pair.volume is None:
+            waits = waits or pair.name
+    if not waits:
+        return Ready()
+    return Working(f"waiting for the volume of claim {waits} before going to {name}")
+
+
+def _trouble(node: str, labels: Mapping[str, str], pair: Pair) -> str:
+    claim, volume = pair.claim, pair.volume
+    if claim is None:
+        return f'persistentvolumeclaim "{pair.name}" not found'
+    if pair.promised:
+        ref = volume.spec.claim_ref if volume is not None else None
+        if volume is None or ref is None or not ref.uid:
+            return f'ClaimRef got reset for pv "{pair.promised}"'
+    elif not claim.metadata.annotations:
+        return f'selectedNode annotation reset for PVC "{pair.name}"'
+    elif claim.metadata.annotations.get(SELECTED_NODE) != node:
+        return f'provisioning failed for PVC "{pair.name}"'
+    if volume is not None and not topology.reachable_from(volume, labels):
+        return f'pv "{volume.name}" node affinity doesn\'t match node "{node}": {NO_TERM}'
+    return ""

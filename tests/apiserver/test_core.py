@@ -9,13 +9,24 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import structs
 
-from volplane.api.core import ConfigMap, Event, Namespace, ObjectReference
+from volplane.api.core import (
+    ConfigMap,
+    Event,
+    Namespace,
+    ObjectReference,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    VolumeResourceRequirements,
+)
 from volplane.api.errors import Conflict, Expired, Forbidden, Invalid, NotFound, Timeout
 from volplane.api.meta import DeleteOptions, ObjectMeta, Preconditions
+from volplane.apiserver.auth.users import ADMIN
 from volplane.apiserver.core import Core
 from volplane.apiserver.housekeeping import HISTORY_SECONDS
 from volplane.apiserver.local import Local
-from volplane.apiserver.strategy import User
+from volplane.apiserver.strategy import Call, User
+from volplane.apiserver.verbs.collection import delete_collection
+from volplane.apiserver.verbs.list import Asked
 from volplane.base import clock
 from volplane.client.transport import Change, PatchStyle
 from volplane.store.memory import MemoryStore
@@ -178,3 +189,25 @@ async def test_history_is_let_go_after_five_minutes_and_a_thousand_revisions() -
         with pytest.raises(Expired, match="too old resource version: 1 "):
             async with local.watch(ConfigMap, revision=1) as changes:
                 await anext(changes)
+
+
+async def test_amounts_are_stored_in_their_canonical_spelling() -> None:
+    async with started() as (_, local, _store):
+        spec = PersistentVolumeClaimSpec(
+            access_modes=("ReadWriteOnce",),
+            resources=VolumeResourceRequirements(requests={"storage": "1024Mi"}),
+        )
+        meta = ObjectMeta(name="c", namespace="default")
+        made = await local.create(PersistentVolumeClaim(metadata=meta, spec=spec))
+        assert made.spec.resources.requests == {"storage": "1Gi"}
+
+
+async def test_a_large_collection_is_deleted_whole() -> None:
+    async with started() as (core, local, _store):
+        for at in range(150):
+            await local.create(config_map(f"m{at}"))
+        entry = core.backend.registry.of(ConfigMap)
+        call = Call("deletecollection", entry.kind, ADMIN, core.backend.reader, clock.wall(), "default")
+        gone = await delete_collection(core.backend, entry, call, Asked(), DeleteOptions())
+        assert len(gone.records) == 150
+        assert (await local.list(ConfigMap, "default")).items == []

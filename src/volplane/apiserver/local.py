@@ -18,6 +18,7 @@ from volplane.api.meta import DeleteOptions, Resource
 from volplane.apiserver import subresources
 from volplane.apiserver.auth.authorize import Act, Authorizer, may
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.canonical import canonical
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.selection import select
 from volplane.apiserver.strategy import Call, User
@@ -77,7 +78,7 @@ class Local:
             "create", of or type(obj), namespace or obj.metadata.namespace, name, subresource
         )
         if not subresource:
-            made: T = (await create(self._backend, entry, call, obj)).obj
+            made: T = (await create(self._backend, entry, call, canonical(obj))).obj
             return made
         post = subresources.POSTS.get((entry.resource, subresource))
         if post is None:
@@ -88,7 +89,7 @@ class Local:
     async def update(self, obj: T, *, subresource: str = "") -> T:
         meta = obj.metadata
         entry, call = self._call("update", type(obj), meta.namespace, meta.name, subresource)
-        written: T = (await update(self._backend, entry, call, obj)).obj
+        written: T = (await update(self._backend, entry, call, canonical(obj))).obj
         return written
 
     async def patch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from volplane.api.errors import BadRequest, Invalid, forbidden, not_supported
 from volplane.api.meta import DeleteOptions
 from volplane.apiserver import decode
+from volplane.apiserver.decode.parse import Malformed
 from volplane.apiserver.facts import Facts
 from volplane.apiserver.selection import select
 from volplane.apiserver.verbs import list as listing
@@ -121,7 +122,7 @@ def _delete_body(request: Request) -> DeleteOptions:
         if kind != "DeleteOptions":
             raise BadRequest(f'decoded object cannot be converted to DeleteOptions: kind "{kind}"')
         options, _ = decode.plain(DeleteOptions, data)
-    except (decode.Malformed, decode.Undecodable) as error:
+    except (Malformed, decode.Undecodable) as error:
         raise BadRequest(str(error)) from error
     assert isinstance(options, DeleteOptions)
     return options

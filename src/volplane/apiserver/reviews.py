@@ -11,6 +11,7 @@ from volplane.apiserver.auth.authenticate import Authenticator
 from volplane.apiserver.auth.authorize import Act, Authorizer, allowed
 from volplane.apiserver.auth.users import AUTHENTICATED
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.decode.parse import Malformed
 from volplane.apiserver.strategy import Call, User
 from volplane.web import Request, Response
 
@@ -30,7 +31,7 @@ async def serve(review: Review, server: Asked, call: Call, request: Request) -> 
     content_type = request.headers.get("content-type")
     try:
         data, _ = decode.read(request.body, content_type)
-    except decode.Malformed as error:
+    except Malformed as error:
         raise BadRequest(str(error)) from error
     if not isinstance(data, dict):
         raise BadRequest("the body must be an object")

@@ -7,7 +7,7 @@ import socket
 
 from volplane.client.client import Client
 from volplane.csi.client import Caller
-from volplane.sidecars import connected, lead
+from volplane.sidecars import alive, connected, health, lead
 from volplane.sidecars.attacher.controller import COMPONENT, Attachments, Volumes, facts
 from volplane.sidecars.attacher.settings import Settings
 
@@ -23,7 +23,11 @@ async def run(
     namespace: str = "default",
 ) -> None:
     """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
-    async with connected(settings.csi_address, COMPONENT, caller) as driver:
+    endpoint = settings.http_endpoint or settings.metrics_address
+    async with (
+        health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
+        connected(settings.csi_address, COMPONENT, caller) as driver,
+    ):
 
         async def work() -> None:
             attachments = Attachments(client, driver, settings)

@@ -11,7 +11,7 @@ from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi.client import Caller
 from volplane.loops.events import Recorder
-from volplane.sidecars import connected, lead
+from volplane.sidecars import alive, connected, health, lead
 from volplane.sidecars.provisioner.controller import COMPONENT, Claims, Volumes
 from volplane.sidecars.provisioner.settings import Settings
 
@@ -31,7 +31,11 @@ async def run(
         if getattr(settings, flag):
             raise NotImplementedError(f"--{flag.replace('_', '-')} is not supported yet")
     me = identity or socket.gethostname()
-    async with connected(settings.csi_address, COMPONENT, caller) as driver:
+    endpoint = settings.http_endpoint or settings.metrics_address
+    async with (
+        health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
+        connected(settings.csi_address, COMPONENT, caller) as driver,
+    ):
 
         async def work() -> None:
             millis = int(clock.wall().timestamp() * 1000)

@@ -1,0 +1,50 @@
+"""The liveness probe at work: one Probe for each request to `/healthz`, over a connection of its own.
+
+The subtle thing: a driver whose answer says nothing about readiness is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from volplane.csi import v1
+from volplane.csi.client import Channel
+from volplane.csi.outcome import CallError
+from volplane.sidecars import health
+from volplane.sidecars.liveness.settings import Settings
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "liveness-probe"
+
+
+async def run(settings: Settings, *, started: Callable[[int], None] | None = None) -> None:
+    """Until cancelled. `started` hears the port, for those who left the choice to us."""
+    async with Channel(settings.csi_address, component=COMPONENT) as channel:
+        await channel.ready()
+        info = await channel.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=settings.probe_timeout)
+    log.info("CSI driver name", extra={"driver": info.name})
+
+    async def check() -> tuple[int, str]:
+        return await probe(settings)
+
+    async with health(settings.endpoint, {"/healthz": check}, settings.metrics_path) as port:
+        log.info("ServeMux listening", extra={"address": settings.endpoint, "port": port})
+        if started is not None:
+            started(port)
+        await asyncio.get_running_loop().create_future()
+
+
+async def probe(settings: Settings) -> tuple[int, str]:
+    try:
+        async with Channel(settings.csi_address, component=COMPONENT) as channel:
+            answer = await channel.call("Probe", v1.ProbeRequest(), timeout=settings.probe_timeout)
+    except CallError as error:
+        log.error("health check failed: %s", error)
+        return 500, str(error)
+    if answer.HasField("ready") and not answer.ready.value:
+        log.error("driver probed but not ready")
+        return 500, "driver responded but is not ready"
+    return 200, "ok"

@@ -1,0 +1,6 @@
+"""node-driver-registrar: announces a driver to the kubelet. Run it with `run(settings)`."""
+
+from volplane.sidecars.registrar.service import RegistrationFailed, run
+from volplane.sidecars.registrar.settings import Settings
+
+__all__ = ["RegistrationFailed", "Settings", "run"]

@@ -1,0 +1,88 @@
+"""The registrar at work: it answers on a socket in the kubelet's `plugins_registry/` for as long as it lives.
+
+The subtle thing: a kubelet that refuses the driver does not ask again until the socket is made anew, so a
+refusal ends the program, and whoever starts it again makes that socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from volplane.csi import registration, v1
+from volplane.csi.client import Caller, Channel
+from volplane.csi.outcome import CallError
+from volplane.csi.registration import Registrar
+from volplane.sidecars import health
+from volplane.sidecars.registrar.settings import Settings
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "node-driver-registrar"
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+
+class RegistrationFailed(Exception):
+    """The kubelet does not want the driver."""
+
+
+async def run(settings: Settings, *, caller: Caller | None = None) -> None:
+    """Until cancelled; ends with RegistrationFailed when the kubelet refuses."""
+    name = await _name(settings, caller)
+    log.info("CSI driver name", extra={"csiDriverName": name})
+    directory, endpoint = settings.plugin_registration_path, settings.kubelet_registration_path
+    async with Registrar(directory, name, endpoint) as registrar:
+        log.info("Registration Server started", extra={"socketPath": registrar.path})
+
+        async def check() -> tuple[int, str]:
+            return await examine(name, registrar.path)
+
+        port = f":{settings.health_port}" if settings.health_port else ""
+        async with health(settings.http_endpoint or port, {"/healthz": check}):
+            await _heed(registrar)
+
+
+async def _name(settings: Settings, caller: Caller | None) -> str:
+    if caller is not None:
+        return await _ask(caller, settings.timeout)
+    async with Channel(settings.csi_address, component=COMPONENT) as channel:
+        return await _ask(channel, settings.timeout)
+
+
+async def _ask(caller: Caller, timeout: float) -> str:
+    await caller.ready()
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            info = await caller.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=timeout)
+            return str(info.name)
+        except CallError as error:  # it listens, but is not itself yet
+            log.warning("the driver does not tell its name yet: %s", error)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+async def _heed(registrar: Registrar) -> None:
+    while True:
+        notice = await registrar.notice()
+        log.info("Received NotifyRegistrationStatus call", extra={"pluginRegistered": notice.registered})
+        if not notice.registered:
+            raise RegistrationFailed(f"registration process failed with error: {notice.error}")
+
+
+async def examine(name: str, socket: str) -> tuple[int, str]:
+    """What the kubelet would get from the socket, asked by ourselves."""
+    if not _is_there(socket):
+        return 404, "registration socket does not exist"
+    try:
+        info = await registration.ask(socket)
+    except (CallError, TimeoutError) as error:
+        return 500, f"the registration socket does not answer: {error}"
+    if info.name != name:
+        return 500, f"the registration socket answers for {info.name}, not for {name}"
+    return 200, "ok"
+
+
+def _is_there(path: str) -> bool:
+    return os.path.exists(path)  # a stat of a local directory: not worth a thread

@@ -1,0 +1,182 @@
+"""The HTTP client: one server, kept-alive connections, streams and upgrades.
+
+A request that fails on a kept connection before any byte of an answer is sent again on a fresh one if it
+may run twice: the server was free to close an idle connection at that moment. Streams and upgrades take
+connections of their own, so that a hundred watches do not hold up a single request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from volplane.web.client.connection import Answer, Connection, Disconnected, HttpError
+from volplane.web.message import HeaderItems, head, pairs
+from volplane.web.stream import Stream
+
+__all__ = ["Answer", "Disconnected", "Http", "HttpError"]
+
+TIMEOUT = 30.0
+MAX_CONNECTIONS = 64
+GOODBYE = 1.0  # seconds the server has to close its side, too
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+
+
+class Http:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        ssl: tls.SSLContext | None = None,
+        headers: HeaderItems = (),
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        url = urlsplit(base_url)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"not an HTTP address: {base_url!r}")
+        self._secure = url.scheme == "https"
+        self._ssl = (ssl or tls.create_default_context()) if self._secure else None
+        self._host, self._port = url.hostname, url.port or (443 if self._secure else 80)
+        self._prefix = url.path.rstrip("/")
+        self._headers = [("Host", url.netloc.rpartition("@")[2]), *pairs(headers)]
+        self._idle: deque[Connection] = deque()
+        self._open: set[Connection] = set()
+        self._free = asyncio.Semaphore(max_connections)
+        self._closed = False
+        self._name = f"{url.scheme}://{self._host}:{self._port}"
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: HeaderItems = (),
+        body: bytes = b"",
+        timeout: float | None = TIMEOUT,
+    ) -> Answer:
+        """Send, and read the whole answer. HttpError, OSError, TimeoutError."""
+        message = self._message(method, path, headers, body)
+        async with asyncio.timeout(timeout), self._free:
+            connection = self._take()
+            if connection is not None:
+                try:
+                    return await self._exchange(connection, method, message)
+                except Disconnected as gone:
+                    if gone.answered or method not in _REPEATABLE:
+                        raise
+            return await self._exchange(await self._connect(), method, message)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: HeaderItems = (),
+        body: bytes = b"",
+        timeout: float | None = TIMEOUT,
+    ) -> AsyncIterator[tuple[Answer, AsyncIterator[bytes]]]:
+        """The answer's head within the timeout, then its body piece by piece, without one."""
+        message = self._message(method, path, headers, body)
+        async with asyncio.timeout(timeout):
+            connection = await self._connect()
+        pieces = connection.pieces()
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await connection.begin(method, message)
+            yield answer, pieces
+        finally:
+            await pieces.aclose()
+            self._give(connection)
+
+    async def upgrade(
+        self,
+        path: str,
+        headers: HeaderItems,
+        *,
+        method: str = "GET",
+        body: bytes = b"",
+        timeout: float | None = TIMEOUT,
+    ) -> tuple[Answer, Stream | None]:
+        """The raw connection after a 101; or no stream, and the refusal with its body."""
+        message = self._message(method, path, headers, body)
+        async with asyncio.timeout(timeout):
+            connection = await self._connect()
+            try:
+                answer = await connection.begin(method, message)
+                if answer.status == 101:
+                    self._open.discard(connection)
+                    return answer, connection.take_over()
+                answer.body = await connection.rest()
+                return answer, None
+            finally:
+                if connection.upgraded is None:
+                    self._drop(connection)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._idle.clear()
+        last = list(self._open)
+        for connection in last:
+            self._drop(connection)
+        if last:
+            await asyncio.wait([connection.gone for connection in last], timeout=GOODBYE)
+        for connection in last:
+            connection.abort()
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def _message(self, method: str, path: str, headers: HeaderItems, body: bytes) -> bytes:
+        if not path.startswith("/") or " " in path:
+            raise ValueError(f"not a request path: {path!r}")
+        more = [("Content-Length", str(len(body)))] if body or method in ("POST", "PUT", "PATCH") else []
+        top = head(f"{method} {self._prefix}{path} HTTP/1.1", [*self._headers, *pairs(headers)], *more)
+        return top + body
+
+    async def _exchange(self, connection: Connection, method: str, message: bytes) -> Answer:
+        try:
+            answer = await connection.begin(method, message)
+            answer.body = await connection.rest()
+            return answer
+        finally:
+            self._give(connection)
+
+    def _take(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()  # the one used last is the least likely to be closed
+            if connection.is_reusable():
+                return connection
+            self._drop(connection)
+        return None
+
+    async def _connect(self) -> Connection:
+        if self._closed:
+            raise HttpError("the client is closed")
+        loop = asyncio.get_running_loop()
+        name = self._host if self._secure else None
+        try:
+            _, connection = await loop.create_connection(
+                Connection, self._host, self._port, ssl=self._ssl, server_hostname=name
+            )
+        except tls.SSLError as error:
+            raise HttpError(f"{self._name}: {error.reason or error}") from error
+        except OSError as error:
+            raise HttpError(f"cannot connect to {self._name}: {error.strerror or error}") from error
+        self._open.add(connection)
+        return connection
+
+    def _give(self, connection: Connection) -> None:
+        """Keep the connection for the next request if nothing of this one is left on it."""
+        if connection.is_reusable() and not self._closed:
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        connection.close()

@@ -1,0 +1,303 @@
+"""One client's connection to the server.
+
+Requests of a connection are worked one after the other by one task, which is parked between them. The
+subtle thing is when to stop reading: a pipeline that runs ahead, a body over the limit and a lost client
+each end the work in their own way, and none may cost another client anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
+
+from volplane.web.message import (
+    BodyTooLarge,
+    HeaderItems,
+    Headers,
+    Peer,
+    Request,
+    Response,
+    Upgraded,
+    head,
+    pairs,
+)
+from volplane.web.reading import Malformed, Reader
+from volplane.web.stream import Flow, Stream
+
+if TYPE_CHECKING:
+    from volplane.web.server import Server
+
+log = logging.getLogger(__name__)
+
+PIPELINE = 32  # requests read ahead of the one being answered
+COPY_LIMIT = 64 * 1024  # larger bodies are not copied next to their head
+_BODILESS = frozenset({204, 304})
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, server: Server) -> None:
+        self.since = 0.0  # loop time of the last change between idle, reading and working
+        self.task: asyncio.Task[None] | None = None
+        self._server = server
+        self._reader = Reader(self, server.max_body)
+        self._flow = Flow()
+        self._queue: deque[Request] = deque()
+        self._parked: asyncio.Future[None] | None = None  # the task, waiting for the next request
+        self._stream: Stream | None = None  # after an upgrade
+        self._leftover: bytes | None = None  # the client asked for an upgrade, and may have gone on speaking
+        self._paused_reading = False
+        self._deaf = False  # what still comes in is thrown away
+        self._eof = False
+        self._streaming = False
+        self._ended: asyncio.Future[None] | None = None  # somebody waits for the client's end
+
+    # What the transport tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
+        self._loop = asyncio.get_running_loop()
+        self.since = self._loop.time()
+        peername = transport.get_extra_info("peername")
+        self._remote = peername[0] if isinstance(peername, tuple) else ""
+        self._secure = transport.get_extra_info("sslcontext") is not None
+        self._peer = _peer(transport.get_extra_info("peercert"))
+        self._server.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._stream is not None:
+            self._stream.feed(data)
+            return
+        if self._deaf:
+            return
+        try:
+            self._leftover = self._reader.feed(data)
+        except Malformed as malformed:
+            self._refuse(malformed.status)
+            return
+        if self._leftover is not None:
+            self._deaf = True  # until the handler takes the connection over
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        if self._stream is not None:
+            self._stream.feed_eof()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+        # A client may shut its side and still read the answer; a stream without end has no reader left,
+        # and TLS knows no half.
+        return self.is_working() and not self._streaming and not self._secure
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.left(self)
+        self._flow.end()
+        if self._stream is not None:
+            self._stream.feed_eof()
+        self._queue.clear()
+        if self.task is not None:
+            self.task.cancel()
+
+    def pause_writing(self) -> None:
+        self._flow.pause()
+
+    def resume_writing(self) -> None:
+        self._flow.resume()
+
+    # What the reader tells
+
+    def begun(self) -> None:
+        if not self.is_working():
+            self.since = self._loop.time()
+
+    def wants_body(self) -> None:
+        self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def arrived(self, reader: Reader, body: bytes | None) -> None:
+        if body is None:
+            self._deaf = True
+        request = Request(
+            reader.method,
+            reader.target,
+            Headers(reader.raw),
+            body,
+            peer=self._peer,
+            remote=self._remote,
+            secure=self._secure,
+            version=reader.version,
+            keep_alive=body is not None and reader.keep_alive,
+            hijack=self._hijack,
+        )
+        self._queue.append(request)
+        if self._parked is not None:
+            self._parked.set_result(None)
+            self._parked = None
+        elif self.task is None:
+            self.task = self._loop.create_task(self._work())
+        elif len(self._queue) >= PIPELINE and not self._paused_reading:
+            self._paused_reading = True
+            self._transport.pause_reading()
+
+    def _refuse(self, status: int) -> None:
+        """Not a request at all. Whoever is being answered gets his answer first."""
+        self._deaf = True
+        if not self.is_working():
+            text = f"{HTTPStatus(status).phrase}\n".encode()
+            self._transport.write(self._head(Response(status), len(text), keep=False) + text)
+            self._transport.close()
+
+    # Working
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                request = self._queue.popleft()
+                response = await self._answer(request)
+                if isinstance(response, Upgraded) or not await self._send(request, response):
+                    break
+                if self._paused_reading:
+                    self._resume_reading()
+                if not self._queue:
+                    await self._park()
+            if self._deaf and self._leftover is None and not self._eof:
+                await self._linger()
+            self._transport.close()
+        except ConnectionError:
+            self._transport.abort()
+        except Exception:
+            log.exception("an answer could not be sent")
+            self._transport.abort()
+        finally:
+            self.task = None
+
+    async def _park(self) -> None:
+        self.since = self._loop.time()
+        self._parked = self._loop.create_future()
+        await self._parked
+
+    async def _answer(self, request: Request) -> Response | Upgraded:
+        try:
+            return await self._server.handler(request)
+        except BodyTooLarge:
+            return Response(413, {"Content-Type": "text/plain"}, b"the request body is too large\n")
+        except Exception:
+            if self._stream is not None and self._flow.lost:
+                return Upgraded()  # the client left; whatever that broke is no news
+            log.exception("a handler failed", extra={"method": request.method, "path": request.raw_path})
+            if self._stream is not None:
+                return Upgraded()
+            return Response(500, {"Content-Type": "text/plain"}, b"internal error\n")
+
+    async def _send(self, request: Request, response: Response) -> bool:
+        """Whether the connection can go on."""
+        keep = request.keep_alive and not (self._deaf or self._eof or self._server.closing)
+        body = response.body
+        if not isinstance(body, bytes):
+            return await self._send_stream(request, response, body, keep)
+        top = self._head(response, len(body), keep=keep)
+        if request.method == "HEAD" or response.status in _BODILESS:
+            self._transport.write(top)
+        elif len(body) < COPY_LIMIT:
+            self._transport.write(top + body)
+        else:
+            self._transport.writelines([top, body])
+        if self._flow.paused:
+            await self._flow.drain()
+        return keep
+
+    async def _send_stream(
+        self, request: Request, response: Response, body: AsyncIterator[bytes], keep: bool
+    ) -> bool:
+        chunked = request.version == "1.1"
+        keep = keep and chunked
+        self._streaming = True
+        try:
+            self._transport.write(self._head(response, -1 if chunked else None, keep=keep))
+            if request.method != "HEAD" and not self._eof:
+                await self._pump(body, chunked=chunked)
+            return keep
+        except asyncio.CancelledError:
+            if not self._server.closing or self._flow.lost:
+                raise
+            self._transport.write(b"0\r\n\r\n" if chunked else b"")  # we end it, and the client shall know
+            return False
+        finally:
+            self._streaming = False
+            if (aclose := getattr(body, "aclose", None)) is not None:
+                await aclose()
+
+    async def _pump(self, body: AsyncIterator[bytes], *, chunked: bool) -> None:
+        write, flow = self._transport.write, self._flow
+        async for piece in body:
+            if piece:
+                write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+                if flow.paused:
+                    await flow.drain()
+        if chunked:
+            write(b"0\r\n\r\n")
+
+    def _head(self, response: Response, length: int | None, *, keep: bool) -> bytes:
+        """`length` of the body; -1: in chunks; None: until the connection ends."""
+        lines = [f"{name}: {value}\r\n" for name, value in pairs(response.headers)]
+        if length == -1:
+            lines.append("Transfer-Encoding: chunked\r\n")
+        elif length is not None and response.status not in _BODILESS:
+            lines.append(f"Content-Length: {length}\r\n")
+        if not keep:
+            lines.append("Connection: close\r\n")
+        text = "".join(lines)
+        if text.count("\n") != len(lines) or text.count("\r") != len(lines):
+            raise ValueError("line break in a header")
+        return f"{self._server.first_lines(response.status)}{text}\r\n".encode("latin-1")
+
+    def _hijack(self, request: Request, headers: HeaderItems) -> Stream:
+        if self._stream is not None or self._leftover is None:
+            raise RuntimeError("the client asked for no upgrade")
+        more = [] if "Connection" in Headers.of(headers) else [("Connection", "Upgrade")]
+        self._transport.write(head("HTTP/1.1 101 Switching Protocols", headers, *more))
+        self._stream = Stream(self._transport, self._flow, self._leftover)
+        if self._eof:
+            self._stream.feed_eof()
+        self._transport.resume_reading()
+        return self._stream
+
+    def _resume_reading(self) -> None:
+        if len(self._queue) < PIPELINE // 2:
+            self._paused_reading = False
+            self._transport.resume_reading()
+
+    async def _linger(self) -> None:
+        """Closing on a client that still sends a body would reset the connection and eat our answer."""
+        self._ended = self._loop.create_future()
+        await asyncio.wait([self._ended], timeout=self._server.linger)
+
+    # What the server asks
+
+    def is_working(self) -> bool:
+        return self.task is not None and self._parked is None
+
+    def is_reading(self) -> bool:
+        return not self.is_working() and self._reader.in_request
+
+    def is_endless(self) -> bool:
+        """Working on something that does not end by itself soon."""
+        return self._streaming or self._stream is not None
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def _peer(certificate: dict[str, Any] | None) -> Peer | None:
+    """From ssl's dict form, which is empty unless the certificate was verified."""
+    if not certificate:
+        return None
+    subject = [pair for names in certificate.get("subject", ()) for pair in names]
+    names = [value for key, value in subject if key == "commonName"]
+    groups = tuple(value for key, value in subject if key == "organizationName")
+    return Peer(names[0] if names else "", groups)

@@ -1,0 +1,194 @@
+"""Requests and responses. What most handlers never look at is parsed when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from volplane.web.stream import Stream
+
+HeaderItems: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
+
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})  # what Go's ParseBool takes for true
+
+
+class BodyTooLarge(Exception):
+    """Raised by `Request.body`; the server has not read it and closes the connection after the answer."""
+
+
+class Headers:
+    """Names in any case; several values of one name are kept apart."""
+
+    __slots__ = ("_by_name", "_raw")
+
+    def __init__(self, raw: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self._raw = raw
+        self._by_name: dict[str, list[str]] | None = None
+
+    @classmethod
+    def of(cls, items: HeaderItems) -> Headers:
+        return cls([(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs(items)])
+
+    def get(self, name: str, default: str = "") -> str:
+        values = self._index().get(name.lower())
+        return values[0] if values else default
+
+    def all(self, name: str) -> list[str]:
+        return list(self._index().get(name.lower(), ()))
+
+    def tokens(self, name: str) -> list[str]:
+        """The comma-separated words of a header such as Connection, lower case."""
+        return [word.strip().lower() for value in self.all(name) for word in value.split(",")]
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._raw)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._index()
+
+    def __repr__(self) -> str:
+        return f"Headers({[name for name, _ in self.items()]})"  # values may be secrets
+
+    def _index(self) -> dict[str, list[str]]:
+        if self._by_name is None:
+            self._by_name = {}
+            for name, value in self._raw:
+                self._by_name.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        return self._by_name
+
+
+class Query:
+    __slots__ = ("_values", "raw")
+
+    def __init__(self, raw: str = "") -> None:
+        self.raw = raw
+        self._values: dict[str, list[str]] | None = None
+
+    def get(self, name: str, default: str = "") -> str:
+        values = self._index().get(name)
+        return values[0] if values else default
+
+    def all(self, name: str) -> list[str]:
+        return list(self._index().get(name, ()))
+
+    def flag(self, name: str) -> bool:
+        return self.get(name) in _TRUE
+
+    def names(self) -> Iterable[str]:
+        return self._index().keys()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._index()
+
+    def _index(self) -> dict[str, list[str]]:
+        if self._values is None:
+            self._values = {}
+            for name, value in parse_qsl(self.raw, keep_blank_values=True) if self.raw else ():
+                self._values.setdefault(name, []).append(value)
+        return self._values
+
+
+class Peer(Struct, frozen=True):
+    """Who the verified client certificate says is there."""
+
+    common_name: str
+    organizations: tuple[str, ...] = ()
+
+
+Hijack: TypeAlias = Callable[["Request", HeaderItems], "Stream"]
+
+
+class Request:
+    __slots__ = (
+        "_body",
+        "_hijack",
+        "_path",
+        "headers",
+        "keep_alive",
+        "method",
+        "peer",
+        "query",
+        "raw_path",
+        "remote",
+        "secure",
+        "version",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes | None = b"",
+        *,
+        peer: Peer | None = None,
+        remote: str = "",
+        secure: bool = False,
+        version: str = "1.1",
+        keep_alive: bool = True,
+        hijack: Hijack | None = None,
+    ) -> None:
+        self.method = method
+        self.raw_path, _, query = target.partition("?")
+        self.query = Query(query)
+        self.headers = headers
+        self.peer = peer
+        self.remote = remote
+        self.secure = secure
+        self.version = version
+        self.keep_alive = keep_alive
+        self._body = body
+        self._hijack = hijack
+
+    @property
+    def path(self) -> str:
+        return unquote(self.raw_path) if "%" in self.raw_path else self.raw_path
+
+    @property
+    def body(self) -> bytes:
+        if self._body is None:
+            raise BodyTooLarge
+        return self._body
+
+    async def upgrade(self, status_headers: HeaderItems) -> Stream:
+        """Answer 101 with these headers (`Upgrade` among them) and take the connection over.
+
+        The handler then returns `Upgraded()`; the connection is closed after that.
+        """
+        if self._hijack is None:
+            raise RuntimeError("this request has no connection to take over")
+        return self._hijack(self, status_headers)
+
+    def __repr__(self) -> str:
+        return f"Request({self.method} {self.raw_path})"
+
+
+class Response(Struct):
+    status: int = 200
+    headers: HeaderItems = ()
+    body: bytes | AsyncIterator[bytes] = b""
+
+
+class Upgraded(Struct, frozen=True):
+    """The handler took the connection by `upgrade` and is done with it."""
+
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response | Upgraded]]
+
+
+def pairs(items: HeaderItems) -> Iterable[tuple[str, str]]:
+    return items.items() if isinstance(items, Mapping) else items
+
+
+def head(first_line: str, headers: HeaderItems, *more: tuple[str, str]) -> bytes:
+    """A message's head, blank line included. A line break inside a header is an error, not an injection."""
+    lines = [first_line, *(f"{name}: {value}" for name, value in pairs(headers))]
+    lines += [f"{name}: {value}" for name, value in more]
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("line break in a header")
+    return f"{text}\r\n\r\n".encode("latin-1")

@@ -1,0 +1,76 @@
+"""TLS contexts for both ends. Certificates come as file names or as PEM text, as kubeconfigs have them."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+Pem = str | bytes | Path
+
+
+def server_context(cert: Pem, key: Pem, client_ca: Pem | None = None) -> ssl.SSLContext:
+    """Clients may show a certificate of `client_ca`; one of another authority ends the handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    _load_pair(context, cert, key)
+    if client_ca is not None:
+        _trust(context, client_ca)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def client_context(
+    ca: Pem | None = None, cert: Pem | None = None, key: Pem | None = None, *, verify: bool = True
+) -> ssl.SSLContext:
+    """Trust `ca` (or what the machine trusts), and show our own certificate if we have one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif ca is None:
+        context.load_default_certs()
+    else:
+        _trust(context, ca)
+    if cert is not None:
+        _load_pair(context, cert, key if key is not None else cert)
+    return context
+
+
+def _trust(context: ssl.SSLContext, ca: Pem) -> None:
+    text = _pem(ca)
+    if text is None:
+        context.load_verify_locations(cafile=os.fspath(ca))
+    else:
+        context.load_verify_locations(cadata=text.decode())
+
+
+def _load_pair(context: ssl.SSLContext, cert: Pem, key: Pem) -> None:
+    with ExitStack() as stack:
+        context.load_cert_chain(stack.enter_context(_as_file(cert)), stack.enter_context(_as_file(key)))
+
+
+@contextmanager
+def _as_file(pem: Pem) -> Iterator[str]:
+    """OpenSSL reads keys from files only; a key that came as text shall not touch a disk."""
+    text = _pem(pem)
+    if text is None:
+        yield os.fsdecode(pem)
+        return
+    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, text)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _pem(pem: Pem) -> bytes | None:
+    """The text, if it is one and not a name."""
+    raw = pem.encode() if isinstance(pem, str) else pem
+    return raw if isinstance(raw, bytes) and b"-----BEGIN" in raw else None

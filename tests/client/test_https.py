@@ -205,7 +205,8 @@ def write(place: Path, config: object) -> Path:
     return path
 
 
-CLUSTER = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+SERVER = {"server": "https://127.0.0.1:1"}
+CLUSTER = {"name": "c", "cluster": SERVER}
 CONTEXT = {"name": "x", "context": {"cluster": "c", "user": "u"}}
 
 
@@ -229,9 +230,7 @@ CONTEXT = {"name": "x", "context": {"cluster": "c", "user": "u"}}
             {
                 "current-context": "x",
                 "contexts": [CONTEXT],
-                "clusters": [
-                    {"name": "c", "cluster": {**CLUSTER["cluster"], "certificate-authority-data": "%"}}
-                ],
+                "clusters": [{"name": "c", "cluster": {**SERVER, "certificate-authority-data": "%"}}],
                 "users": [{"name": "u", "user": {}}],
             },
             "not base64",

@@ -12,9 +12,10 @@ import asyncio
 import heapq
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from volplane.api import kinds
@@ -103,6 +104,10 @@ class Cache(Generic[T]):
     def namespace(self, namespace: str) -> list[T]:
         return list(self._objects.get(namespace, {}).values())
 
+    def names(self, namespace: str = "") -> Mapping[str, T]:
+        """The objects of a namespace (or those that have none) by name: a view for now, not a copy."""
+        return MappingProxyType(self._objects.get(namespace, {}))
+
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))
 
@@ -152,6 +157,9 @@ class Cache(Generic[T]):
             except (APIError, TimeoutError) as error:
                 log.log(logging.WARNING if pause > 1 else logging.DEBUG, "%s: %s", self, error)
                 lively = False
+            except Exception:  # an object we cannot read, say: the others' news must not end with it
+                log.exception("%s: starting over", self)
+                self._current = lively = False
             if lively or clock.now() - started > 1:
                 pause = FIRST_PAUSE
             else:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from volplane.api.errors import APIError, Conflict
 from volplane.api.meta import Resource
+from volplane.base import clock, metrics
 from volplane.client.cache import Cache
 from volplane.client.client import Client, written
 from volplane.loops.events import Recorder
@@ -25,8 +26,17 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound=Resource)
 Keys = Callable[[T | None, T | None], Iterable[K]]
 
+WORK = metrics.histogram(
+    "workqueue_work_duration_seconds",
+    "How long in seconds processing an item from workqueue takes.",
+    ("name",),
+    buckets=(1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10),
+)
 CATCH_UP = 5.0  # seconds; a selective cache may never see a write that its selection excludes
 FORGETFUL = 4096  # keys with noted writes before those long since seen are thrown away
+
+
+running: set[Controller[Any]] = set()  # those at work in this process, for whoever asks what waits
 
 
 class Refused(Exception):
@@ -46,12 +56,13 @@ class Controller(Generic[K]):
 
     def __init__(self, client: Client, *, events: Recorder | None = None) -> None:
         self.client = client
-        self.queue: Queue[K] = Queue(self.backoff)
+        self.queue: Queue[K] = Queue(self.backoff, name=self.name)
         self._own_events = events is None
         self.events = events or Recorder(client, self.component or self.name)
         self._watched: list[tuple[Cache[Any], Keys[Any, K] | None]] = []
         self._ends: list[Callable[[], None]] = []
         self._written: dict[K, dict[type[Resource], int]] = {}
+        self._duration = WORK.labels(self.name)
 
     # --- what a controller is made of
 
@@ -91,6 +102,7 @@ class Controller(Generic[K]):
     async def run(self) -> None:
         """Until cancelled. May be called again afterwards, as when a lease is lost and won again."""
         self.setup()
+        running.add(self)
         try:
             for cache, keys in self._watched:
                 if keys is not None:
@@ -102,6 +114,7 @@ class Controller(Generic[K]):
             async with self.events:
                 await self._serve()
         finally:
+            running.discard(self)
             for end in self._ends:
                 end()
             self._ends.clear()
@@ -127,6 +140,7 @@ class Controller(Generic[K]):
 
     async def _work(self, key: K, slots: asyncio.Semaphore) -> None:
         notes: dict[type[Resource], int] = {}
+        begun = clock.now()
         try:
             await self._catch_up(key)
             written.set(notes)  # of this task alone, and of those it starts
@@ -139,6 +153,7 @@ class Controller(Generic[K]):
                 self._written[key] = notes
             self.queue.done(key)
             slots.release()
+            self._duration.observe(clock.now() - begun)
 
     def _failed(self, key: K, error: Exception) -> None:
         errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)

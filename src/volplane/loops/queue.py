@@ -16,9 +16,15 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from volplane.base import clock
+from volplane.base import clock, metrics
 
 K = TypeVar("K", bound=Hashable)
+
+DEPTH = metrics.gauge("workqueue_depth", "Current depth of workqueue", ("name",))
+ADDS = metrics.counter("workqueue_adds_total", "Total number of adds handled by workqueue", ("name",))
+RETRIES = metrics.counter(
+    "workqueue_retries_total", "Total number of retries handled by workqueue", ("name",)
+)
 
 
 class Backoff(Struct, frozen=True):
@@ -40,8 +46,10 @@ class Waiting(Struct, Generic[K], frozen=True):
 
 
 class Queue(Generic[K]):
-    def __init__(self, backoff: Backoff = Backoff()) -> None:  # noqa: B008  (frozen)
-        self.backoff = backoff
+    def __init__(self, backoff: Backoff | None = None, *, name: str = "") -> None:
+        self.backoff = backoff or Backoff()
+        self._adds, self._retries = ADDS.labels(name), RETRIES.labels(name)
+        DEPTH.labels(name).set_function(lambda: len(self._ready))
         self._ready: deque[K] = deque()
         self._dirty: set[K] = set()  # wanted, whether in `_ready` or again after the present work
         self._working: set[K] = set()
@@ -55,6 +63,7 @@ class Queue(Generic[K]):
         if key in self._dirty:
             return
         self._dirty.add(key)
+        self._adds.inc()
         if key not in self._working:
             self._offer(key)
 
@@ -76,6 +85,7 @@ class Queue(Generic[K]):
     def retry(self, key: K, why: str = "", backoff: Backoff | None = None) -> float:
         """Work the key again after its next pause; the pause, for whoever wants to say it."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
+        self._retries.inc()
         pause = (backoff or self.backoff).pause(failures)
         self.later(key, pause, why)
         return pause

@@ -143,8 +143,8 @@ class Claims(Controller[str]):
             storage_class=self.classes.get(binding.claim_class(claim) or ""),
             volume=self.volumes.get(name) or self.volumes.get(f"pvc-{claim.uid}"),
             attributes=attributes,
-            nodes={n.name: n for n in self.nodes.all()} if self.facts.has_topology else {},
-            registrations={r.name: r for r in self.registrations.all()} if self.facts.has_topology else {},
+            nodes=self.nodes.names() if self.facts.has_topology else {},
+            registrations=self.registrations.names() if self.facts.has_topology else {},
             infeasible=self._verdict(claim),
         )
 
@@ -178,6 +178,8 @@ class Claims(Controller[str]):
                 assert_never(step)
 
     async def _create(self, claim: PersistentVolumeClaim, order: Order) -> None:
+        about = {"PVC": claim.key, "StorageClass": order.storage_class, "PV": order.name}
+        log.info("Started provisioning", extra=about)
         self.events.normal(
             claim, "Provisioning", f'External provisioner is provisioning volume for claim "{claim.key}"'
         )
@@ -196,7 +198,7 @@ class Claims(Controller[str]):
             made = await self._checked(order, reply)
         except (CallError, Unfit) as error:
             return await self._judge(claim, order, error)
-        log.info("successfully created PV for PVC", extra={"PVC": claim.key, "volumeHandle": made.handle})
+        log.info("Volume is provisioned", extra={**about, "volumeHandle": made.handle})
         await self._save(claim, orders.volume(claim, order, made, self.identity))
 
     async def _request(self, order: Order) -> v1.CreateVolumeRequest:
@@ -321,6 +323,7 @@ class Claims(Controller[str]):
             raise Refused(f"volume {volume.name} cannot be saved: {error}", backoff=SAVING) from error
         self._unsaved.pop(claim.uid, None)
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
+        log.info("Succeeded in saving volume", extra={"PVC": claim.key, "PV": volume.name})
         self._attempts.pop(claim.uid, None)
         await self._settle(claim)
 

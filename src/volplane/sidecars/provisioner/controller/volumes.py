@@ -87,11 +87,11 @@ class Volumes(Controller[str]):
             )
         except CallError as error:
             self._refuse(volume, str(error))
-        log.info("volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
+        log.info("Volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
         with trace.span(COMPONENT, "delete volume object", f"pv/{volume.name}"):
             await self.client.delete(PersistentVolume, volume.name, uid=volume.uid, missing_ok=True)
             await self._set_finalizer(volume, present=False)
-        log.info("persistentvolume deleted succeeded", extra={"PV": volume.name})
+        log.info("PersistentVolume deleted", extra={"PV": volume.name})
 
     def _reference(self, volume: PersistentVolume, step: Delete) -> SecretReference | None:
         if step.secret_known:

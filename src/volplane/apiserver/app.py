@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 Reply = Response | Upgraded
 
 BODY_LIMIT = 3 * 1024 * 1024
+_PARTS = frozenset({"status", "finalize", "ephemeralcontainers"})  # of the object itself, see Strategy
 _OPENAPI = ("/openapi/v2", "/openapi/v3")
 _requests = metrics.counter(
     "apiserver_request_total", "Requests by verb, resource and code.", ("verb", "resource", "code")
@@ -132,7 +133,7 @@ class App:
         if post := POSTS.get((entry.resource, call.subresource)):
             return await on_post(post, self.backend, entry, call, request)
         handler = HANDLERS.get(call.verb)
-        if handler is None:
+        if handler is None or (call.subresource and call.subresource not in _PARTS):
             raise NotFound.path()
         return await handler(self.backend, entry, call, request)
 

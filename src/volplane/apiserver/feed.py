@@ -14,7 +14,8 @@ from volplane.apiserver.selection import Glance, Selection, Values
 from volplane.apiserver.shape import Shape
 from volplane.store import Event, Record
 
-REMEMBERED = 1024  # newest events and objects of a kind that stay worked out
+REMEMBERED = 1024  # newest events and objects of a kind that stay worked out,
+BUDGET = 4 << 20  # as long as what they were worked out from is not larger than this
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
@@ -89,30 +90,45 @@ class Feed:
     def __init__(self, shape: Shape[Any], glance: Glance) -> None:
         self.shape = shape
         self.glance = glance
-        self._notes: dict[int, Note] = {}
-        self._objects: dict[int, Any] = {}
+        self._notes = _Recent()
+        self._objects = _Recent()
 
     def note(self, event: Event) -> Note:
-        note = self._notes.get(event.revision)
-        if note is None:
-            note = self._notes[event.revision] = Note(self, event)
-            _forget_oldest(self._notes)
-        return note
+        found: Note | None = self._notes.get(event.revision)
+        if found is None:
+            found = Note(self, event)
+            state = event.record or event.previous
+            self._notes.put(event.revision, found, len(state.value) if state else 0)
+        return found
 
     def object(self, record: Record) -> Any:
         """The decoded object of a record, shared: a revision names one state of one object."""
         found = self._objects.get(record.revision)
         if found is None:
             found = self.shape.load(record.value, record.revision)
-            self.remember(record.revision, found)
+            self.remember(record.revision, found, len(record.value))
         return found
 
-    def remember(self, revision: int, obj: Any) -> None:
+    def remember(self, revision: int, obj: Any, size: int) -> None:
         """A writer has just made this object: its readers need not decode it."""
-        self._objects[revision] = obj
-        _forget_oldest(self._objects)
+        self._objects.put(revision, obj, size)
 
 
-def _forget_oldest(memory: dict[int, Any]) -> None:
-    if len(memory) > REMEMBERED:
-        del memory[next(iter(memory))]
+class _Recent:
+    """What was worked out last, by revision."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Any, int]] = {}
+        self._size = 0
+
+    def get(self, revision: int) -> Any:
+        found = self._kept.get(revision)
+        return None if found is None else found[0]
+
+    def put(self, revision: int, made: Any, size: int) -> None:
+        replaced = self._kept.pop(revision, None)
+        self._size += size - (replaced[1] if replaced else 0)
+        self._kept[revision] = (made, size)
+        while len(self._kept) > REMEMBERED or (self._size > BUDGET and len(self._kept) > 1):
+            oldest = next(iter(self._kept))
+            self._size -= self._kept.pop(oldest)[1]

@@ -99,14 +99,14 @@ async def _commit(backend: Backend, entry: Entry, call: Call, obj: Any, name: st
             raise Exists(key)
         return Written(entry, obj, value, 0, created=True)
     revision = await backend.create(call, entry, key, value)
-    return Written(entry, stamped(entry, obj, revision), value, revision, created=True)
+    return Written(entry, stamped(entry, obj, value, revision), value, revision, created=True)
 
 
-def stamped(entry: Entry, obj: Any, revision: int) -> Any:
+def stamped(entry: Entry, obj: Any, value: bytes, revision: int) -> Any:
     """The object as readers will see it, remembered so that none of them has to decode it."""
     meta = structs.replace(entry.shape.metadata(obj), resource_version=str(revision))
     made = entry.shape.with_metadata(obj, meta)
-    entry.feed.remember(revision, made)
+    entry.feed.remember(revision, made, len(value))
     return made
 
 

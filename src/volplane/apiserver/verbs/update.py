@@ -145,7 +145,7 @@ async def commit(backend: Backend, entry: Entry, call: Call, record: Record, old
     if call.dry_run:
         return Written(entry, new, value, record.revision)
     revision = await backend.update(call, entry, record, value)
-    return Written(entry, stamped(entry, new, revision), value, revision)
+    return Written(entry, stamped(entry, new, value, revision), value, revision)
 
 
 def vanishes(entry: Entry, obj: Any) -> bool:

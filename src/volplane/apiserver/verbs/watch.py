@@ -51,6 +51,9 @@ class Told(NamedTuple):
 
 
 def check(asked: Asked) -> None:
+    """Refuse what can be refused before the stream begins."""
+    if asked.version:
+        number(asked.version)
     causes = []
     if asked.match and asked.initial is None:
         told = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
@@ -85,8 +88,6 @@ async def watch(
 async def _start(backend: Backend, entry: Entry, call: Call, asked: Asked) -> tuple[int, list[Told]]:
     """Where the live events begin, and what is told before them."""
     anew = asked.version in ("", "0")
-    if not anew:
-        number(asked.version)
     if asked.initial is False and anew:
         return backend.store.revision, []
     if not anew and not asked.initial:

@@ -69,7 +69,7 @@ def named_volume(claim: PersistentVolumeClaim) -> list[str]:
 
 
 class Binder(Controller[str]):
-    name = "persistentvolume-binder"
+    name = "persistentvolume-binder-controller"
     component = COMPONENT
     workers = 64
 

@@ -1,0 +1,102 @@
+"""Runs a set of controllers as one role.
+
+The table names every controller and where it is; a new one is a line here. They are imported when they are
+run, so that a process pays only for what it does, and no controller's room knows another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.client.client import Client
+from volplane.loops.controller import Controller
+
+
+class Settings(Struct, frozen=True):
+    controllers: tuple[str, ...] = ("*",)  # names; `*` is all of them, `-name` all but that one
+    pvclaimbinder_sync_period: float = 15.0  # seconds between two looks at every claim and volume
+    enable_dynamic_provisioning: bool = True
+    max_wait_for_unmount: float = 360.0  # seconds that a node which does not answer gets to unmount
+    disable_force_detach_on_timeout: bool = False
+    root_ca: str = ""  # PEM of the API server's authority, published in every namespace
+
+
+class Entry(Struct, frozen=True):
+    where: str  # module:class
+    options: Mapping[str, Callable[[Settings], Any]] = {}  # argument → from the settings
+
+
+CONTROLLERS: Mapping[str, Entry] = {
+    "persistentvolume-binder-controller": Entry(
+        "volplane.controllers.binder.controller:Binder",
+        {
+            "sync_period": lambda s: s.pvclaimbinder_sync_period,
+            "dynamic": lambda s: s.enable_dynamic_provisioning,
+        },
+    ),
+    "persistentvolume-attach-detach-controller": Entry(
+        "volplane.controllers.attachdetach.controller:AttachDetach",
+        {
+            "max_wait_for_unmount": lambda s: s.max_wait_for_unmount,
+            "force_detach": lambda s: not s.disable_force_detach_on_timeout,
+        },
+    ),
+    "persistentvolumeclaim-protection-controller": Entry(
+        "volplane.controllers.protection.controller:ClaimProtection"
+    ),
+    "persistentvolume-protection-controller": Entry(
+        "volplane.controllers.protection.controller:VolumeProtection"
+    ),
+    "deployment-controller": Entry("volplane.controllers.deployment.controller:Deployments"),
+    "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),
+    "daemonset-controller": Entry("volplane.controllers.daemonset.controller:DaemonSets"),
+    "garbage-collector-controller": Entry("volplane.controllers.garbage.controller:Garbage"),
+    "namespace-controller": Entry("volplane.controllers.namespace.controller:Namespaces"),
+    "serviceaccount-controller": Entry(
+        "volplane.controllers.serviceaccount.controller:ServiceAccounts", {"root_ca": lambda s: s.root_ca}
+    ),
+}
+
+
+class UnknownController(ValueError):
+    """A name that stands in no line of the table."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no controller is called {name!r}; there are: {', '.join(CONTROLLERS)}")
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The controllers that a list such as `*,-garbage-collector-controller` means, in the table's order."""
+    bare = [name.removeprefix("-") for name in names]
+    for name in bare:
+        if name != "*" and name not in CONTROLLERS:
+            raise UnknownController(name)
+    return [name for name in CONTROLLERS if f"-{name}" not in names and (name in names or "*" in names)]
+
+
+def build(client: Client, settings: Settings = Settings()) -> list[Controller[Any]]:  # noqa: B008  (frozen)
+    return [make(name, client, settings) for name in chosen(settings.controllers)]
+
+
+def make(name: str, client: Client, settings: Settings) -> Controller[Any]:
+    entry = CONTROLLERS[name]
+    module, _, attribute = entry.where.partition(":")
+    options = {argument: of(settings) for argument, of in entry.options.items()}
+    made: Controller[Any] = getattr(import_module(module), attribute)(client, **options)
+    return made
+
+
+async def run(
+    client: Client,
+    settings: Settings = Settings(),  # noqa: B008  (frozen)
+    controllers: Sequence[Controller[Any]] | None = None,
+) -> None:
+    """Until cancelled. `controllers`: as built, for who wants to look at their waits meanwhile."""
+    async with asyncio.TaskGroup() as group:
+        for controller in controllers if controllers is not None else build(client, settings):
+            group.create_task(controller.run(), name=controller.name)

@@ -1,0 +1,39 @@
+"""The table of controllers."""
+
+from __future__ import annotations
+
+import pytest
+
+from volplane.apiserver.core import Core
+from volplane.client.client import Client
+from volplane.controllers.manager import CONTROLLERS, Settings, UnknownController, build, chosen
+from volplane.store.memory import MemoryStore
+
+
+async def test_every_line_of_the_table_leads_to_a_controller_of_that_name() -> None:
+    client = Client(Core(MemoryStore()).local())
+    assert [controller.name for controller in build(client)] == list(CONTROLLERS)
+    await client.close()
+
+
+async def test_settings_reach_the_controllers() -> None:
+    client = Client(Core(MemoryStore()).local())
+    settings = Settings(
+        controllers=("persistentvolume-attach-detach-controller",),
+        max_wait_for_unmount=7.0,
+        disable_force_detach_on_timeout=True,
+    )
+    (made,) = build(client, settings)
+    assert (made.grace, made.force) == (7.0, False)  # type: ignore[attr-defined]
+    await client.close()
+
+
+def test_names_choose() -> None:
+    assert chosen(("*",)) == list(CONTROLLERS)
+    assert chosen(("namespace-controller",)) == ["namespace-controller"]
+    assert "namespace-controller" not in chosen(("*", "-namespace-controller"))
+
+
+def test_an_unknown_name_is_told_with_the_known_ones() -> None:
+    with pytest.raises(UnknownController, match="no controller is called 'nonsense'; there are: persistent"):
+        chosen(("*", "-nonsense"))

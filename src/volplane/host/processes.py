@@ -158,6 +158,16 @@ async def readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
+async def writable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_writer(descriptor, _wake, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(descriptor)
+
+
 def start_time(pid: int) -> int:
     """When the process started, in clock ticks since boot: with the pid, its identity. 0 if there is none."""
     try:

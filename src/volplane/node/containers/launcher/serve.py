@@ -1,0 +1,112 @@
+"""The launcher's loop: a request comes with the descriptors it needs, a fork serves it, the loop goes on.
+
+Most of what a container needs is the same for all, and takes most of the time. So while nobody asks for
+anything, one is made ready in advance, down to the pid 1 that only waits to be told what to run.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from . import enter, kernel, root, shim
+from .root import Layout
+
+_LONGEST = 128 << 10
+_MOST = 4  # descriptors in one request: the reply, and the three standard streams
+_QUIET = (
+    20  # milliseconds without a request, before a container is made ready: in a burst that only costs time
+)
+
+Work = Callable[[], None]
+
+
+def main(descriptor: int, cover: list[str]) -> None:
+    kernel.set_title("volplane-launcher")
+    layout, problem = _prepare()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for a shim, so the kernel buries them
+    gc.disable()
+    gc.freeze()  # forks share these pages as long as nobody writes to them
+    requests = socket.socket(fileno=descriptor)
+    requests.set_inheritable(False)
+    Launcher(requests, layout, problem, cover).run()
+
+
+def _prepare() -> tuple[Layout, str]:
+    try:
+        return root.prepare(), ""
+    except OSError as error:
+        return Layout(-1, []), f"cannot set up namespaces: {error}"
+
+
+class Launcher:
+    def __init__(self, requests: socket.socket, layout: Layout, problem: str, cover: list[str]) -> None:
+        self.requests, self.layout, self.problem, self.cover = requests, layout, problem, cover
+        self.ready: socket.socket | None = None  # the way to the container made in advance
+        self.poll = select.poll()
+        self.poll.register(requests, select.POLLIN)
+
+    def run(self) -> None:
+        while True:
+            while self.ready is None and not self.problem and not self.poll.poll(_QUIET):
+                self._make_ready()
+            text, descriptors, _, _ = socket.recv_fds(self.requests, _LONGEST, _MOST)
+            if not text:
+                return  # the node role has ended; the containers go on without us
+            request = json.loads(text)
+            if not (request["plain"] and self._hand_over(text, descriptors)):
+                self._fork(lambda: self._serve(request, descriptors), descriptors[0])  # noqa: B023  # forked at once
+            for number in descriptors:
+                os.close(number)
+
+    def _make_ready(self) -> None:
+        self.ready, theirs = socket.socketpair()  # set first: the fork closes it, or it would wait for itself
+        self._fork(lambda: shim.stand_by(theirs, self.layout, self.cover))
+        theirs.close()
+
+    def _hand_over(self, text: bytes, descriptors: list[int]) -> bool:
+        ready, self.ready = self.ready, None
+        if ready is None:
+            return False
+        try:
+            socket.send_fds(ready, [text], descriptors)
+        except OSError:
+            return False  # it has been killed
+        finally:
+            ready.close()
+        return True
+
+    def _serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        if self.problem:
+            raise OSError(self.problem)
+        if request["op"] == "start":
+            shim.run(request, descriptors, self.layout, self.cover)
+        else:
+            enter.run(request, socket.socket(fileno=descriptors[0]), descriptors[1:])
+
+    def _fork(self, work: Work, reply: int = -1) -> None:
+        if os.fork() == 0:
+            self.requests.close()
+            if self.ready is not None:
+                self.ready.close()
+            _end_with(work, reply)
+
+
+def _end_with(work: Work, reply: int) -> NoReturn:
+    """A fork never returns into the launcher's loop, whatever happens in it."""
+    try:
+        work()
+    except BaseException as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        if reply >= 0:
+            shim.answer(socket.socket(fileno=reply), {"stage": "setup", "code": 128, "message": str(error)})
+    os._exit(0)

@@ -1,0 +1,272 @@
+"""Commands over an overlay of the machine's root, with the pod's volumes at their places.
+
+The containers belong to nobody: they outlive this process, and its next life finds them by their files. All
+that this module holds is rebuilt from those; the launcher is started again whenever it is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from volplane.host import Host
+from volplane.host.processes import exited
+from volplane.node.containers import records
+from volplane.node.containers.base import (
+    ContainerError,
+    ContainerSpec,
+    NoSuchContainer,
+    NotRunning,
+    StartFailed,
+    State,
+)
+from volplane.node.containers.execs import CannotExec, In, Out, ProcessExec
+from volplane.node.containers.launch import TIMEOUT, Answer, Launcher, Reply
+from volplane.node.containers.records import Record, Started
+
+
+class _Container:
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.state = record.state()
+        self.done = asyncio.Event()
+        if not self.state.running:
+            self.done.set()
+
+
+class ProcessRuntime:
+    def __init__(
+        self, directory: str, host: Host, *, cover: Sequence[str] = (), launcher: Launcher | None = None
+    ) -> None:
+        """`directory` holds the containers' files, `cover` is what no container may see of the machine.
+
+        A launcher that is shared by several nodes has a cover of its own.
+        """
+        self._directory = os.path.realpath(directory)
+        self._host = host
+        self._owns_launcher = launcher is None
+        log = f"{self._directory}/launcher.log"
+        self.launcher = launcher or Launcher(host, cover=[directory, *cover], log=log)
+        self._containers: dict[str, _Container] = {}
+        self._starting: set[str] = set()
+        self._followers: set[asyncio.Task[None]] = set()
+        self._adopting = asyncio.Lock()
+        self._adopted = False
+
+    async def prepare(self) -> None:
+        """Find the containers of an earlier life and start the launcher, before anybody waits for either."""
+        await self._adopt()
+        await self.launcher.prepare()
+
+    async def _adopt(self) -> None:
+        async with self._adopting:
+            if not self._adopted:
+                for record in await self._host.call(records.load_all, self._directory):
+                    self._keep(record)
+                self._adopted = True
+
+    def _keep(self, record: Record) -> _Container:
+        container = _Container(record)
+        self._containers[record.started.spec.id] = container
+        if container.state.running:
+            follower = asyncio.create_task(self._follow(container))
+            self._followers.add(follower)
+            follower.add_done_callback(self._followers.discard)
+        return container
+
+    async def _follow(self, container: _Container) -> None:
+        started = container.record.started
+        await exited(started.shim)  # its last deed is the exit file
+        if (
+            started.lives
+        ):  # the shim was killed, and this is dying of it: its volumes are free only afterwards
+            await exited(started.pid)
+        record = await self._host.call(records.load, container.record.directory)
+        container.record = record or container.record
+        container.state = container.record.state()
+        container.done.set()
+
+    # The face of a runtime
+
+    async def start(self, spec: ContainerSpec) -> State:
+        await self._adopt()
+        if known := self._containers.get(spec.id):
+            return known.state
+        if spec.id in self._starting:
+            raise ContainerError(f'container "{spec.id}" is being started already')
+        self._starting.add(spec.id)
+        try:
+            return await self._start(spec)
+        finally:
+            self._starting.discard(spec.id)
+
+    async def _start(self, spec: ContainerSpec) -> State:
+        directory = records.directory_of(self._directory, spec.id)
+        request = {
+            "op": "start",
+            "directory": directory,
+            "plain": not (spec.privileged or spec.host_pid or spec.host_ipc or spec.network),
+            "host_pid": spec.host_pid,
+        }
+        given = _as_file(msgspec.json.encode(spec))
+        try:
+            reply, answer = await self.launcher.ask(request, [given])
+        finally:
+            os.close(given)
+        failure = answer if answer and "message" in answer else None
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                if failure:
+                    await reply.line()  # until the shim has gone, so that its files are complete
+        finally:
+            reply.close()
+        if answer is None or (failure and failure["stage"] == "setup"):
+            await self._host.call(records.delete, directory)
+            raise StartFailed(
+                failure["message"] if failure else "the launcher was killed while it started the container"
+            )
+        loaded = None if failure is None else await self._host.call(records.load, directory)
+        return self._keep(loaded or Record(directory, Started(spec, **answer))).state
+
+    async def stop(self, id: str, grace: float) -> State:
+        container = await self._known(id)
+        if container.state.running:
+            self._signal(container, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(grace):
+                    await container.done.wait()
+            except TimeoutError:
+                await self._kill(container)
+        return container.state
+
+    async def _kill(self, container: _Container) -> None:
+        self._signal(container, signal.SIGKILL)  # pid 1: the whole pid namespace goes with it
+        await container.done.wait()
+
+    def _signal(self, container: _Container, number: signal.Signals) -> None:
+        started = container.record.started
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(started.pid)
+            try:
+                if started.lives:  # checked on the open descriptor: from here on it can be nobody else
+                    signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
+
+    async def state(self, id: str) -> State | None:
+        await self._adopt()
+        container = self._containers.get(id)
+        return container.state if container else None
+
+    async def states(self) -> list[State]:
+        await self._adopt()
+        return [container.state for container in self._containers.values()]
+
+    async def wait(self, id: str) -> State:
+        container = await self._known(id)
+        await container.done.wait()
+        return container.state
+
+    async def remove(self, id: str) -> None:
+        await self._adopt()
+        if container := self._containers.get(id):
+            if container.state.running:
+                await self._kill(container)
+            await self._host.call(records.delete, container.record.directory)
+            self._containers.pop(id, None)
+
+    async def close(self) -> None:
+        """Let go of everything; the containers run on."""
+        for follower in self._followers:
+            follower.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
+        if self._owns_launcher:
+            await self.launcher.close()
+
+    async def _known(self, id: str) -> _Container:
+        await self._adopt()
+        if id not in self._containers:
+            raise NoSuchContainer(id)
+        return self._containers[id]
+
+    # Commands inside
+
+    async def exec(
+        self, id: str, command: tuple[str, ...], *, tty: bool = False, stdin: bool = False
+    ) -> ProcessExec:
+        container = await self._known(id)
+        started = container.record.started
+        if not container.state.running:
+            raise NotRunning(id)
+        request = {
+            "op": "exec",
+            "plain": False,
+            "directory": container.record.directory,
+            "pid": started.pid,
+            "pid_start": started.pid_start,
+            "command": command,
+        }
+        if tty:
+            return await self._exec_terminal(request, stdin)
+        return await self._exec_pipes(request, stdin)
+
+    async def _exec_pipes(self, request: dict[str, object], stdin: bool) -> ProcessExec:
+        given = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+        pipes = [given, os.pipe()[::-1], os.pipe()[::-1]]
+        try:
+            reply, answer = await self.launcher.ask(request, [theirs for theirs, _ in pipes])
+            await _until_it_runs(reply, answer)
+        except BaseException:
+            for _, ours in pipes:
+                if ours >= 0:
+                    os.close(ours)
+            raise
+        finally:
+            for theirs, _ in pipes:
+                os.close(theirs)
+        return ProcessExec(
+            reply,
+            stdin=In(given[1]) if stdin else None,
+            stdout=Out(pipes[1][1]),
+            stderr=Out(pipes[2][1]),
+        )
+
+    async def _exec_terminal(self, request: dict[str, object], stdin: bool) -> ProcessExec:
+        reply, answer = await self.launcher.ask(request)
+        await _until_it_runs(reply, answer)
+        terminal = reply.descriptors.pop()
+        return ProcessExec(
+            reply,
+            stdin=In(terminal, owned=False) if stdin else None,
+            stdout=Out(terminal),
+            stderr=None,
+            terminal=terminal,
+        )
+
+
+def _as_file(data: bytes) -> int:
+    """A file in memory: a spec may be larger than a message."""
+    descriptor = os.memfd_create("spec", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+async def _until_it_runs(reply: Reply, answer: Answer) -> None:
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while answer is not None and "started" not in answer:
+                if "message" in answer:
+                    raise CannotExec(answer["message"], answer["code"])
+                answer = await reply.line()
+        if answer is None:
+            raise CannotExec("the helper was killed", 126)
+    except BaseException:
+        reply.close()
+        raise

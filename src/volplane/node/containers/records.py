@@ -1,0 +1,116 @@
+"""What is on disk about a process container, so that the next life of this node finds it.
+
+A directory a container: the shim writes `container.json` before the command runs, and `exit.json` when it is
+over. A process is the one we mean only if its pid, its start time and the boot agree.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from volplane.host.processes import start_time
+from volplane.node.containers.base import KILLED, START_ERROR, ContainerError, ContainerSpec, State, ended
+
+K = TypeVar("K", bound=Struct)
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
+
+
+class Started(Struct, frozen=True):
+    """`container.json`."""
+
+    spec: ContainerSpec
+    pid: int
+    pid_start: int
+    shim: int
+    shim_start: int
+    boot: str
+    started_at: str
+
+    @property
+    def shim_lives(self) -> bool:
+        return start_time(self.shim) == self.shim_start and self.boot == boot_id()
+
+    @property
+    def lives(self) -> bool:
+        return start_time(self.pid) == self.pid_start and self.boot == boot_id()
+
+
+class Ending(Struct, frozen=True):
+    """`exit.json`."""
+
+    code: int
+    finished_at: str
+    message: str = ""
+
+
+class Record(Struct, frozen=True):
+    directory: str
+    started: Started
+    ending: Ending | None = None
+
+    def state(self) -> State:
+        """As the files tell it."""
+        spec, since = self.started.spec, whole_seconds(self.started.started_at)
+        started = State(spec.id, running=True, pid=self.started.pid, started_at=since, spec=spec)
+        if self.ending:
+            reason = START_ERROR if self.ending.message else ""
+            finished = whole_seconds(self.ending.finished_at)
+            return ended(started, finished, self.ending.code, self.ending.message, reason)
+        if self.started.shim_lives:
+            return started
+        # The machine was restarted, or somebody killed the shim, and the container with it.
+        return ended(started, started.started_at, KILLED, "its supervisor was killed")
+
+
+def whole_seconds(stamp: str) -> str:
+    return stamp[:19] + "Z"
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def directory_of(base: str, id: str) -> str:
+    if not _ID.fullmatch(id):
+        raise ContainerError(f"{id!r} cannot be a container's id")
+    return f"{base}/{id}"
+
+
+def load(directory: str) -> Record | None:
+    """None if nothing of it ever ran."""
+    started = _read(f"{directory}/container.json", Started)
+    return Record(directory, started, _read(f"{directory}/exit.json", Ending)) if started else None
+
+
+def load_all(base: str) -> list[Record]:
+    """Every container that ran; what is left of one that never did is cleared away."""
+    os.makedirs(base, mode=0o700, exist_ok=True)
+    records = []
+    for entry in sorted(os.scandir(base), key=lambda e: e.name):
+        if not entry.is_dir(follow_symlinks=False):
+            continue
+        if record := load(entry.path):
+            records.append(record)
+        else:
+            delete(entry.path)
+    return records
+
+
+def delete(directory: str) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read(path: str, kind: type[K]) -> K | None:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=kind)
+    except FileNotFoundError:
+        return None

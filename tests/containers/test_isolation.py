@@ -1,0 +1,168 @@
+"""Containers and other people's volumes: nothing is seen, nothing is held, and what must propagate does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from volplane.host import Host, devices, filesystems, mounts, syscalls
+from volplane.node.containers.base import ContainerSpec, Mount, StartFailed
+from volplane.node.containers.process import ProcessRuntime
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def disk(room: Any) -> Iterator[str]:
+    """A formatted disk."""
+    file = room.path / "disk.img"
+    file.touch()
+    os.truncate(file, 64 << 20)
+    device = devices.loop_attach(str(file))
+    filesystems.mkfs(device, "ext4")
+    yield device
+    for entry in mounts.read_table().references(device):
+        mounts.unmount(entry.target)
+    devices.loop_detach(device)
+
+
+def directory(*parts: object) -> str:
+    path = Path(*map(str, parts))
+    path.mkdir(parents=True, exist_ok=True)
+    return str(path)
+
+
+def text_of(path: str) -> str:
+    return Path(path).read_text()
+
+
+def mounted(device: str, target: str) -> str:
+    mounts.mount(device, target, "ext4", [])
+    return target
+
+
+async def test_the_data_directory_is_empty_inside() -> None:
+    data = tempfile.mkdtemp(prefix="volplane-test-", dir="/var/lib")  # /tmp is never seen inside anyway
+    directory(data, "keys")
+    host = Host(threads=2)
+    runtime = ProcessRuntime(f"{data}/n/1/containers", host, cover=[data])
+    try:
+        log = f"{data}/log"
+        await runtime.start(ContainerSpec(id="one", command=("ls", "-A", data), log_path=log))
+        assert (await runtime.wait("one")).exit_code == 0
+        assert text_of(log) == ""
+        await runtime.remove("one")
+    finally:
+        await runtime.close()
+        await host.close()
+        shutil.rmtree(data)
+
+
+async def test_a_volume_mounted_before_is_neither_seen_nor_held(room: Any, disk: str) -> None:
+    target = mounted(disk, directory(room.path, "pods", "a"))
+    async with room.emptied() as runtime:
+        await runtime.start(room.shell("cat /proc/mounts; echo end; exec sleep 1000"))
+        await room.said("end")
+        assert not [line for line in room.output() if "/dev/loop" in line]
+        mounts.unmount(target)
+        assert devices.loop_detach(disk)  # refuses while anybody holds it
+
+
+async def test_a_volume_mounted_later_is_neither_seen_nor_held(room: Any, disk: str) -> None:
+    mounts.make_shared(directory(room.path, "pods"))
+    async with room.emptied() as runtime:
+        await runtime.start(room.spec("sleep", "1000"))
+        target = mounted(disk, directory(room.path, "pods", "a"))
+        assert "/dev/loop" not in (await room.run_in(runtime, "one", "cat", "/proc/mounts"))[1]
+        mounts.unmount(target)
+        assert devices.loop_detach(disk)
+
+
+async def test_its_own_volume_is_held_until_it_ends_and_no_longer(room: Any, disk: str) -> None:
+    target = mounted(disk, directory(room.path, "pods", "a"))
+    async with room.emptied() as runtime:
+        await runtime.start(room.spec("sleep", "1000", mounts=(Mount(target, "/data"),)))
+        code, text = await room.run_in(runtime, "one", "df", "-T", "/data")
+        assert code == 0
+        assert disk in text
+        assert "ext4" in text
+        mounts.unmount(target)
+        with pytest.raises(devices.DeviceBusy):
+            devices.loop_detach(disk)
+        await runtime.stop("one", 0)
+        assert devices.loop_detach(disk)
+
+
+@pytest.mark.parametrize("propagation", ["private", "rslave", "rshared"])
+async def test_a_directory_of_volumes_does_not_hold_them(room: Any, disk: str, propagation: Any) -> None:
+    root = directory(room.path, "n")
+    mounts.make_shared(root)
+    target = mounted(disk, directory(root, "pods", "a"))
+    async with room.emptied() as runtime:
+        await runtime.start(
+            room.spec("sleep", "1000", mounts=(Mount(root, "/host", propagation=propagation),))
+        )
+        assert "/host/pods/a" in (await room.run_in(runtime, "one", "cat", "/proc/mounts"))[1]
+        mounts.unmount(target)
+        assert "/host/pods/a" not in (await room.run_in(runtime, "one", "cat", "/proc/mounts"))[1]
+        assert devices.loop_detach(disk)
+
+
+@pytest.mark.parametrize(("propagation", "seen"), [("private", False), ("rslave", True), ("rshared", True)])
+async def test_later_mounts_of_the_machine_appear_inside_as_asked(
+    room: Any, propagation: Any, seen: bool
+) -> None:
+    root = directory(room.path, "n")
+    mounts.make_shared(root)
+    inner = directory(root, "inner")
+    async with room.emptied() as runtime:
+        await runtime.start(
+            room.spec("sleep", "1000", mounts=(Mount(root, "/host", propagation=propagation),))
+        )
+        mounts.mount("none", inner, "tmpfs", [])
+        table = (await room.run_in(runtime, "one", "cat", "/proc/mounts"))[1]
+        assert ("/host/inner" in table) == seen
+        mounts.unmount(inner)
+
+
+@pytest.mark.parametrize(("propagation", "seen"), [("rslave", False), ("rshared", True)])
+async def test_mounts_made_inside_appear_on_the_machine_as_asked(
+    room: Any, propagation: Any, seen: bool
+) -> None:
+    root = directory(room.path, "n")
+    mounts.make_shared(root)
+    directory(root, "plugins")
+    kubelet = Mount(root, "/var/lib/kubelet", propagation=propagation)
+    async with room.emptied() as runtime:
+        script = "mount -t tmpfs none /var/lib/kubelet/plugins && echo done; exec sleep 1000"
+        await runtime.start(room.shell(script, privileged=True, mounts=(kubelet,)))
+        await room.said("done")
+        assert mounts.is_mount(f"{root}/plugins") == seen
+        await runtime.stop("one", 0)
+        # A driver's mounts outlive the driver.
+        assert mounts.unmount(f"{root}/plugins") == seen
+
+
+async def test_what_cannot_propagate_is_refused(room: Any) -> None:
+    root = directory(room.path, "n")
+    mounts.bind(root, root, readonly=False, recursive=False)
+    syscalls.mount("", root, flags=syscalls.MS_PRIVATE)
+    async with room.emptied() as runtime:
+        with pytest.raises(StartFailed, match="not on a shared mount"):
+            await runtime.start(room.spec("true", mounts=(Mount(root, "/host", propagation="rshared"),)))
+
+
+async def test_a_read_only_volume_is_writable_for_others(room: Any) -> None:
+    data = directory(room.path, "data")
+    async with room.emptied() as runtime:
+        await runtime.start(room.shell("touch /d/x", mounts=(Mount(data, "/d", readonly=True),)))
+        await runtime.start(room.shell("touch /d/y", id="two", mounts=(Mount(data, "/d"),)))
+        assert (await runtime.wait("one")).exit_code == 1
+        assert (await runtime.wait("two")).exit_code == 0
+    assert os.listdir(data) == ["y"]

@@ -1,0 +1,144 @@
+"""`kill -9` of everybody around a container: it goes on, is found again, and in the end nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from volplane.host.processes import exited, start_time
+
+pytestmark = pytest.mark.root
+
+PARENT = """
+import asyncio, sys
+from volplane.host import Host
+from volplane.node.containers.base import ContainerSpec
+from volplane.node.containers.process import ProcessRuntime
+
+async def main(directory, log):
+    runtime = ProcessRuntime(directory, Host(threads=2))
+    script = "echo started; trap 'echo bye; exit 9' TERM; while :; do sleep 0.05; done"
+    for id in ("one", "two"):
+        path = f"{log}/{id}/0.log"
+        await runtime.start(ContainerSpec(id=id, command=("sh", "-c", script), hostname=id, log_path=path))
+    print(runtime.launcher.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def start_and_kill_parent(room: Any) -> int:
+    """Another process starts two containers and is killed; returns the pid of its launcher."""
+    argv = [sys.executable, "-c", PARENT, str(room.containers), str(room.path / "logs")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        launcher = int(parent.stdout.readline())
+        parent.kill()
+    return launcher
+
+
+async def gone(pid: int) -> None:
+    async with asyncio.timeout(10):
+        await exited(pid)
+
+
+async def test_containers_outlive_the_node_and_are_adopted(room: Any) -> None:
+    launcher = start_and_kill_parent(room)
+    await gone(launcher)
+    async with room.runtime() as runtime:  # an heir, which dies too, but peacefully
+        states = await runtime.states()
+        assert [(s.id, s.running, s.spec.hostname) for s in states] == [
+            ("one", True, "one"),
+            ("two", True, "two"),
+        ]
+    async with room.emptied() as runtime:
+        assert (await room.run_in(runtime, "two", "hostname")) == (0, "two\n")
+        assert (await runtime.stop("one", 30)).exit_code == 9
+        assert (await runtime.state("two")).running
+    assert room.output("one") == ["started", "bye"]
+
+
+async def test_what_ended_while_nobody_looked_is_known(room: Any) -> None:
+    start_and_kill_parent(room)
+    async with room.runtime() as runtime:
+        pid = (await runtime.state("one")).pid
+    os.kill(pid, signal.SIGTERM)
+    await gone(pid)
+    async with room.emptied() as runtime:
+        state = await runtime.wait("one")
+        assert (state.running, state.exit_code, state.reason) == (False, 9, "Error")
+        assert state.started_at <= state.finished_at
+
+
+async def test_a_killed_launcher_is_replaced_and_nobody_notices(room: Any) -> None:
+    async with room.emptied() as runtime:
+        await runtime.start(room.shell("trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done"))
+        await room.said("up")
+        launcher = runtime.launcher.pid
+        os.kill(launcher, signal.SIGKILL)
+        assert (await room.run_in(runtime, "one", "echo", "in")) == (0, "in\n")
+        assert runtime.launcher.pid != launcher
+        assert (await runtime.start(room.spec("sleep", "1000", id="two"))).running
+        assert (await runtime.stop("one", 30)).exit_code == 4
+
+
+async def test_a_container_does_not_outlive_its_supervisor(room: Any) -> None:
+    async with room.emptied() as runtime:
+        pid = (await runtime.start(room.spec("sleep", "1000"))).pid
+        os.kill(int(supervisor(pid)), signal.SIGKILL)
+        state = await runtime.wait("one")
+        assert (state.exit_code, state.message) == (137, "its supervisor was killed")
+        assert not start_time(pid)
+
+
+def supervisor(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[1]
+
+
+async def test_what_never_ran_is_cleared_away(room: Any) -> None:
+    (room.containers / "half").mkdir()
+    (room.containers / "half" / "container.json.tmp").write_text("{")
+    async with room.emptied() as runtime:
+        assert await runtime.states() == []
+        assert not (room.containers / "half").exists()
+
+
+async def test_a_pid_of_somebody_else_is_not_ours(room: Any) -> None:
+    async with room.runtime() as runtime:
+        pid = (await runtime.start(room.spec("sleep", "1000"))).pid
+        await runtime.stop("one", 0)
+        await gone(pid)
+    file = room.containers / "one" / "container.json"
+    text = file.read_text().replace(f'"pid": {pid},', f'"pid": {os.getpid()},')
+    shim = text.split('"shim": ')[1].split(",")[0]
+    file.write_text(text.replace(f'"shim": {shim},', f'"shim": {os.getpid()},'))
+    (room.containers / "one" / "exit.json").unlink()
+    async with room.emptied() as runtime:
+        state = await runtime.state("one")
+        assert (state.running, state.exit_code) == (False, 137)
+
+
+async def test_nothing_is_left_on_the_machine(room: Any) -> None:
+    async with room.emptied() as runtime:
+        await runtime.start(room.shell("sleep 1000 & exec sleep 1000"))
+        pid = (await runtime.state("one")).pid
+        shim, launcher = int(supervisor(pid)), runtime.launcher.pid
+        await runtime.remove("one")
+        assert start_time(pid) == start_time(shim) == 0
+        assert os.listdir(room.containers) == ["launcher.log"]
+        children = await asyncio.to_thread(children_of, launcher)
+    for child in (launcher, *children):
+        await gone(child)
+
+
+def children_of(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]

@@ -82,7 +82,10 @@ def parse(settings: type[T], arguments: Sequence[str], *, given: Mapping[str, An
     missing = [f.name for f in known.values() if f.required and f.field not in values]
     if missing:
         raise BadFlag(f"required flag not set: --{missing[0]}")
-    return settings(**values)
+    try:
+        return settings(**values)
+    except ValueError as error:  # what the Struct itself checks, such as two flags that exclude each other
+        raise BadFlag(str(error)) from error
 
 
 def _pairs(arguments: Sequence[str], known: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
 from volplane.api import kinds
-from volplane.api.apps import ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet
-from volplane.api.batch import CronJob, Job
+from volplane.api.apps import ControllerRevision, DaemonSet, Deployment, ReplicaSet
 from volplane.api.core import (
     ConfigMap,
     Endpoints,
     Node,
     PersistentVolumeClaim,
     Pod,
-    ReplicationController,
     Secret,
     Service,
     ServiceAccount,
@@ -40,9 +38,8 @@ from volplane.loops.controller import Controller
 log = logging.getLogger(__name__)
 
 FOLLOWED: tuple[type[Resource], ...] = (
-    Deployment, ReplicaSet, DaemonSet, StatefulSet, ControllerRevision, ReplicationController, Job, CronJob,
-    Pod, PersistentVolumeClaim, Node, CSINode, CSIStorageCapacity, ConfigMap, Secret, Service, ServiceAccount,
-    Endpoints,
+    Deployment, ReplicaSet, DaemonSet, ControllerRevision, Pod, PersistentVolumeClaim, Node, CSINode,
+    CSIStorageCapacity, ConfigMap, Secret, Service, ServiceAccount, Endpoints,
 )  # fmt: skip
 
 Key = tuple[type[Resource], str]  # a kind and `namespace/name`

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from volplane.api import codec, kinds
 from volplane.api.core import Namespace
+from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.base import clock
@@ -46,7 +47,10 @@ class Namespaces(Controller[str]):
 
     async def _delete_all(self, kind: Kind, namespace: str) -> Sequence[Resource]:
         assert kind.type is not None
-        found = await self.client.list(kind.type, namespace)
+        try:
+            found = await self.client.list(kind.type, namespace)
+        except NotFound:
+            return []  # not served here
         async with asyncio.TaskGroup() as group:
             gone = [
                 group.create_task(

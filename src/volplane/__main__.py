@@ -1,0 +1,5 @@
+"""`python -m volplane` is the command."""
+
+from volplane.cli import main
+
+main()

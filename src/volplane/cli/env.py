@@ -1,0 +1,30 @@
+"""`volplane env`: the exports with which kubectl and aws work."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from volplane.cli.failure import Failure
+from volplane.cluster.layout import REGION, Layout
+
+
+@click.command()
+@click.option("--data-dir", default="~/.volplane", show_default=True, help="the cluster's directory")
+def command(data_dir: str) -> None:
+    """Print exports for the shell: eval "$(volplane env --data-dir D)"."""
+    layout = Layout(data_dir)
+    memory = layout.remembered()
+    if not memory.access_key:
+        raise Failure(f"{layout.directory} is no cluster's directory: start one with volplane up")
+    exports = {
+        "KUBECONFIG": str(layout.kubeconfig),
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",
+        "AWS_ACCESS_KEY_ID": memory.access_key,
+        "AWS_SECRET_ACCESS_KEY": memory.secret_key,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_PAGER": "",
+    }
+    for name, value in exports.items():
+        click.echo(f"export {name}={shlex.quote(value)}")

@@ -1,0 +1,65 @@
+"""How every verb that serves runs: on uvloop, until a signal, with its log, failures as one clear line."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from volplane.base import log
+from volplane.cli.failure import Failure
+from volplane.store import InUse
+from volplane.web import PortInUse
+
+
+def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
+    """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
+    log.setup(level)
+    # Start-up makes objects that live as long as the process: looking through them again and again is waste.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_until_signalled(work))
+    except PortInUse as error:
+        raise Failure(f"{error}; choose another with --port") from error
+    except InUse as error:
+        raise Failure(f"{error}; stop it first, or choose another --data-dir") from error
+    except PermissionError as error:
+        raise Failure(f"{error.filename}: {error.strerror}") from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise Failure(f"no space left on the disk of {error.filename or 'the data directory'}") from error
+        raise
+
+
+async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def asked() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked)
+    await work(stop)
+
+
+def need_root() -> None:
+    """Disks are attached and mounted for real. Raises Failure."""
+    if os.geteuid() != 0:
+        raise Failure(
+            "needs root: disks are attached as loop devices and mounted, containers get own namespaces.\n"
+            "  Run it with sudo, or in a container or VM where you are root."
+        )
+    if not os.path.exists("/dev/loop-control"):
+        raise Failure(
+            "this machine has no loop devices (/dev/loop-control is missing): load the module `loop`"
+        )

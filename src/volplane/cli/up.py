@@ -1,0 +1,50 @@
+"""`volplane up`: a cluster in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import click
+
+from volplane.cli.options import options
+from volplane.cli.running import need_root, serve
+from volplane.cluster import Cluster, Settings
+
+
+@click.command()
+@options(Settings)
+@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR")
+def command(settings: Settings, log_level: str) -> None:
+    """Start a cluster and serve until stopped.
+
+    Writes a kubeconfig into the data directory. Ctrl-C stops it cleanly: pods stopped, volumes unmounted,
+    loop devices released. Started again on the same directory it continues where it was.
+    """
+    need_root()
+    serve(lambda stop: _up(settings, stop), level=log_level.upper())
+
+
+async def _up(settings: Settings, stop: asyncio.Event) -> None:
+    started = time.monotonic()
+    async with Cluster(settings) as cluster:
+        await cluster.ready()
+        _say(
+            f"ready in {time.monotonic() - started:.2f} s: {len(cluster.members)} nodes, {cluster.server.url}"
+        )
+        _say(f"  export KUBECONFIG={cluster.layout.kubeconfig}")
+        _say(f'  or: eval "$(volplane env --data-dir {cluster.layout.directory})" for kubectl and aws')
+        broken = asyncio.create_task(cluster.wait())
+        asked = asyncio.create_task(stop.wait())
+        await asyncio.wait({broken, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if broken.done():
+            broken.result()
+        broken.cancel()
+        _say("stopping: pods, volumes, disks")
+    _say("stopped")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stdout, flush=True)

@@ -1,0 +1,116 @@
+"""The built-in images: what a manifest names `volplane/csi-attacher` is a coroutine of the node.
+
+A coroutine gets its container's arguments and environment as a process would, and finds its files through the
+container's mounts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from volplane.base.settings import BadFlag, parse
+from volplane.client.client import Client
+from volplane.drivers import ebs
+from volplane.host import Host
+from volplane.node.containers.task import TaskContext, TaskImage
+from volplane.sidecars import attacher, liveness, provisioner, registrar
+
+T = TypeVar("T", bound=Struct)
+
+
+class Kit(Struct, frozen=True):
+    """What the built-in images need of the process they run in."""
+
+    client: Callable[[str], Client]  # by component
+    host: Host
+    account: ebs.Account
+    places: Mapping[str, ebs.Place]  # by node
+
+
+class DriverSettings(Struct, frozen=True, kw_only=True):
+    endpoint: str
+    extra_tags: str = ""
+
+
+def images(kit: Kit) -> dict[str, TaskImage]:
+    """The images by the names that manifests use."""
+
+    async def ebs_plugin(context: TaskContext) -> None:
+        mode, *rest = context.args or ("",)
+        settings = _settings(DriverSettings, rest)
+        socket = context.path(settings.endpoint.removeprefix("unix:").replace("//", "/", 1))
+        if mode == "controller":
+            await _until_stopped(context, ebs.run_controller(kit.account, kit.host, socket))
+        elif mode == "node":
+            place = kit.places[context.env["CSI_NODE_NAME"]]
+            await _until_stopped(context, ebs.run_node(place, kit.host, context.node, socket))
+        else:
+            raise SystemExit(f'the first argument says what to run, "controller" or "node", not "{mode}"')
+
+    async def csi_provisioner(context: TaskContext) -> None:
+        settings = _found(context, _settings(provisioner.Settings, context.args))
+        client, identity, namespace = _as_sidecar(kit, context, "csi-provisioner")
+        running = provisioner.run(client, settings, identity=identity, namespace=namespace)
+        await _until_stopped(context, running)
+
+    async def csi_attacher(context: TaskContext) -> None:
+        settings = _found(context, _settings(attacher.Settings, context.args))
+        client, identity, namespace = _as_sidecar(kit, context, "csi-attacher")
+        await _until_stopped(context, attacher.run(client, settings, identity=identity, namespace=namespace))
+
+    async def node_driver_registrar(context: TaskContext) -> None:
+        settings = _found(context, _settings(registrar.Settings, context.args))
+        directory = context.path(settings.plugin_registration_path)
+        settings = structs.replace(settings, plugin_registration_path=directory)
+        await _until_stopped(context, registrar.run(settings))
+
+    async def livenessprobe(context: TaskContext) -> None:
+        settings = _found(context, _settings(liveness.Settings, context.args))
+        await _until_stopped(context, liveness.run(settings))
+
+    return {
+        "volplane/ebs-plugin": ebs_plugin,
+        "volplane/csi-provisioner": csi_provisioner,
+        "volplane/csi-attacher": csi_attacher,
+        "volplane/csi-node-driver-registrar": node_driver_registrar,
+        "volplane/livenessprobe": livenessprobe,
+    }
+
+
+def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
+    try:
+        return parse(kind, arguments)
+    except BadFlag as error:
+        raise SystemExit(str(error)) from error
+
+
+S = TypeVar("S", provisioner.Settings, attacher.Settings, registrar.Settings, liveness.Settings)
+
+
+def _found(context: TaskContext, settings: S) -> S:
+    """The settings with the driver's socket where it really is."""
+    return structs.replace(settings, csi_address=context.path(settings.csi_address))
+
+
+def _as_sidecar(kit: Kit, context: TaskContext, component: str) -> tuple[Client, str, str]:
+    # The pod's name is stable over restarts of the process, so that a lease is taken up again at once.
+    identity = context.env.get("POD_NAME", context.spec.pod_name)
+    return kit.client(component), identity, context.env.get("NAMESPACE", context.spec.namespace)
+
+
+async def _until_stopped(context: TaskContext, work: Awaitable[None]) -> None:
+    """Run until the work ends by itself or the container is asked to end."""
+    running = asyncio.ensure_future(work)
+    asked = asyncio.create_task(context.stop.wait())
+    try:
+        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+    finally:
+        asked.cancel()
+        running.cancel()
+        await asyncio.gather(running, asked, return_exceptions=True)

@@ -70,6 +70,7 @@ def _class_of(claim: PersistentVolumeClaim) -> list[str]:
 
 class Claims(Controller[str]):
     name = "csi-provisioner"
+    resync = 900.0
 
     def __init__(
         self, client: Client, driver: Driver, settings: Settings, *, events: Recorder, identity: str
@@ -82,6 +83,7 @@ class Claims(Controller[str]):
         self._attempts: dict[str, Attempt] = {}  # by the claim's uid
         self._unsaved: dict[str, PersistentVolume] = {}
         self._infeasible: dict[str, tuple[str, float]] = {}  # class uid, until when
+        self._unnoted: set[str] = set()  # uids of claims whose order we may not write down
         self._placeless: set[str] = set()  # keys that a node or a registration may help
 
     def setup(self) -> None:
@@ -99,7 +101,7 @@ class Claims(Controller[str]):
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         claim = new or old
-        if claim is not None and plans.claim_facts(old) != plans.claim_facts(new):
+        if claim is not None and (old is new or plans.claim_facts(old) != plans.claim_facts(new)):
             yield claim.key
 
     def _class_changed(self, old: StorageClass | None, new: StorageClass | None) -> Iterator[str]:
@@ -239,6 +241,7 @@ class Claims(Controller[str]):
             Forbidden
         ) as error:  # a cluster whose rules for provisioners know no patch: as safe as upstream
             log.warning("the order for %s cannot be written down: %s", claim.key, error)
+            self._unnoted.add(claim.uid)
 
     async def _checked(self, order: Order, reply: v1.CreateVolumeResponse) -> Made:
         volume = reply.volume
@@ -328,6 +331,8 @@ class Claims(Controller[str]):
         await self._settle(claim)
 
     async def _settle(self, claim: PersistentVolumeClaim) -> None:
+        if claim.uid in self._unnoted:
+            return self._unnoted.discard(claim.uid)
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [INTENT], "annotations": {INTENT: None}}}
         with trace.span(COMPONENT, "settle order", f"pvc/{claim.key}"):
             await self._patch_claim(claim, patch)

@@ -37,6 +37,7 @@ def _volume_of(attachment: VolumeAttachment) -> list[str]:
 
 class Volumes(Controller[str]):
     name = "csi-provisioner-volumes"
+    resync = 900.0
 
     def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
         self.workers = settings.worker_threads
@@ -53,7 +54,7 @@ class Volumes(Controller[str]):
             self.by_volume = self.attachments.index("volume", _volume_of)
 
     def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
-        if new is not None and plans.volume_facts(old) != plans.volume_facts(new):
+        if new is not None and (old is new or plans.volume_facts(old) != plans.volume_facts(new)):
             yield new.name
 
     def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:

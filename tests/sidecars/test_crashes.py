@@ -1,0 +1,181 @@
+"""At every instant between two effects a sidecar stops; the next one finishes the work and nothing is left
+over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.loops.inprocess import World, running, world
+from tests.sidecars import test_attacher as attaching
+from tests.sidecars import test_provisioner as provisioning
+from tests.sidecars.crashing import Doom, DoomedCaller, DoomedTransport
+from tests.sidecars.scripted import Attaching
+from volplane import sdk
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.storage import VolumeAttachment
+from volplane.client.client import Client
+from volplane.sidecars import attacher, provisioner
+from volplane.sidecars.provisioner.order import INTENT
+
+pytestmark = pytest.mark.virtual
+
+WHEN = pytest.mark.parametrize("when", ["before", "after"])
+
+
+def doomed(w: World, doom: Doom) -> Client:
+    return Client(DoomedTransport(w.core.local(), doom), caches=w.caches, component="doomed")
+
+
+async def struck(doom: Doom, seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        await doom.struck.wait()
+
+
+# --- provisioner: note, CreateVolume, save, settle
+
+MAKING = [
+    "patch PersistentVolumeClaim",
+    "CreateVolume",
+    "create PersistentVolume",
+    "patch PersistentVolumeClaim",
+]
+
+
+async def test_these_are_the_effects_of_making_a_volume() -> None:
+    async with world() as w:
+        doom, driver = Doom(99, "after"), sdk.Local(Attaching())
+        await w.client.create(provisioning.storage_class())
+        async with running(
+            provisioner.run(doomed(w, doom), provisioner.Settings(), caller=DoomedCaller(driver, doom))
+        ):
+            await provisioning.claim(w)
+            await asyncio.sleep(5)
+        assert doom.effects == MAKING
+
+
+@WHEN
+@pytest.mark.parametrize("at", range(1, len(MAKING) + 1))
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_stop_while_a_volume_is_made_leaks_nothing(at: int, when: str, deleted: bool) -> None:
+    async with world() as w:
+        doom, driver = Doom(at, when), Attaching()
+        caller = sdk.Local(driver)
+        await w.client.create(provisioning.storage_class())
+        async with running(
+            provisioner.run(doomed(w, doom), provisioner.Settings(), caller=DoomedCaller(caller, doom))
+        ):
+            made = await provisioning.claim(w)
+            await struck(doom)
+        if deleted:
+            await provisioning.drop_claim(w)
+        async with running(provisioner.run(w.role("next"), provisioner.Settings(), caller=caller)):
+            await asyncio.sleep(10)
+            found = [v.name for v in await provisioning.volumes(w)]
+            if not deleted:
+                assert found == [f"pvc-{made.uid}"]
+                assert INTENT not in (await provisioning.get(w)).metadata.finalizers
+            else:
+                assert await w.client.find(PersistentVolumeClaim, "data", "default") is None
+                for name in found:
+                    await provisioning.release(w, name)
+                await asyncio.sleep(10)
+                assert await provisioning.volumes(w) == []
+            assert len(driver.volumes) == (0 if deleted else 1)
+        await caller.close()
+
+
+DELETING = ["DeleteVolume", "delete PersistentVolume", "patch PersistentVolume"]
+
+
+@WHEN
+@pytest.mark.parametrize("at", range(1, len(DELETING) + 1))
+async def test_a_stop_while_a_volume_is_deleted_is_made_good(at: int, when: str) -> None:
+    async with world() as w:
+        driver = Attaching()
+        caller = sdk.Local(driver)
+        await w.client.create(provisioning.storage_class())
+        async with running(provisioner.run(w.role("first"), provisioner.Settings(), caller=caller)):
+            await provisioning.claim(w)
+            await asyncio.sleep(5)
+        (volume,) = await provisioning.volumes(w)
+        await provisioning.drop_claim(w)
+        doom = Doom(at, when)
+        async with running(
+            provisioner.run(doomed(w, doom), provisioner.Settings(), caller=DoomedCaller(caller, doom))
+        ):
+            await asyncio.sleep(1)
+            await provisioning.release(w, volume.name)
+            await struck(doom)
+            assert doom.effects == DELETING[:at]
+        async with running(provisioner.run(w.role("next"), provisioner.Settings(), caller=caller)):
+            await asyncio.sleep(10)
+        assert await w.client.find(PersistentVolume, volume.name) is None
+        assert driver.volumes == {}
+        await caller.close()
+
+
+# --- attacher: hold, note, publish, say so; unpublish, let go
+
+ATTACHING = [
+    "patch PersistentVolume",
+    "patch VolumeAttachment",
+    "ControllerPublishVolume",
+    "patch VolumeAttachment",
+]
+DETACHING = ["ControllerUnpublishVolume", "patch VolumeAttachment"]
+
+
+@WHEN
+@pytest.mark.parametrize("at", range(1, len(ATTACHING) + 1))
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_stop_while_attaching_is_made_good(at: int, when: str, deleted: bool) -> None:
+    async with world() as w:
+        doom, driver = Doom(at, when), Attaching()
+        caller = sdk.Local(driver)
+        await attaching.furnish(w)
+        async with running(
+            attacher.run(doomed(w, doom), attacher.Settings(), caller=DoomedCaller(caller, doom))
+        ):
+            await attaching.attach(w)
+            await struck(doom)
+            assert doom.effects == ATTACHING[:at]
+        if deleted:
+            await w.client.delete(VolumeAttachment, attaching.VA)
+        async with running(attacher.run(w.role("next"), attacher.Settings(), caller=caller)):
+            await asyncio.sleep(10)
+        if deleted:
+            assert await w.client.find(VolumeAttachment, attaching.VA) is None
+            assert not driver.published["vol-1"]
+        else:
+            assert (await attaching.get(w)).status.attached
+            assert driver.published["vol-1"] == {"i-1"}
+        assert driver.violations == 0
+        await caller.close()
+
+
+@WHEN
+@pytest.mark.parametrize("at", range(1, len(DETACHING) + 1))
+async def test_a_stop_while_detaching_is_made_good(at: int, when: str) -> None:
+    async with world() as w:
+        driver = Attaching()
+        caller = sdk.Local(driver)
+        await attaching.furnish(w)
+        async with running(attacher.run(w.role("first"), attacher.Settings(), caller=caller)):
+            await attaching.attach(w)
+            await asyncio.sleep(5)
+        doom = Doom(at, when)
+        async with running(
+            attacher.run(doomed(w, doom), attacher.Settings(), caller=DoomedCaller(caller, doom))
+        ):
+            await asyncio.sleep(1)
+            await w.client.delete(VolumeAttachment, attaching.VA)
+            await struck(doom)
+            assert doom.effects == DETACHING[:at]
+        async with running(attacher.run(w.role("next"), attacher.Settings(), caller=caller)):
+            await asyncio.sleep(10)
+        assert await w.client.find(VolumeAttachment, attaching.VA) is None
+        assert not driver.published["vol-1"]
+        await caller.close()

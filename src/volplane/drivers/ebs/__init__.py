@@ -6,6 +6,8 @@ service and against AWS.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from botocore.credentials import Credentials
 from msgspec import Struct
 
@@ -15,7 +17,18 @@ from volplane.drivers.ebs.ec2 import Ec2
 from volplane.drivers.ebs.node import Node, Place
 from volplane.host import Host, NodePaths
 
-__all__ = ["NAME", "Account", "Controller", "Ec2", "Node", "Place", "connect", "run_controller", "run_node"]
+__all__ = [
+    "NAME",
+    "Account",
+    "Controller",
+    "Ec2",
+    "Node",
+    "Place",
+    "Whole",
+    "connect",
+    "run_controller",
+    "run_node",
+]
 
 
 class Account(Struct, frozen=True):
@@ -25,6 +38,16 @@ class Account(Struct, frozen=True):
     region: str = "us-east-1"
     access_key: str = ""
     secret_key: str = ""
+
+
+class Whole(Controller, Node):
+    """Both services on one socket, for one machine and for conformance tests."""
+
+    claims: ClassVar[frozenset[str]] = Controller.claims | Node.claims
+
+    def __init__(self, ec2: Ec2, place: Place, host: Host, paths: NodePaths) -> None:
+        Controller.__init__(self, ec2)
+        Node.__init__(self, place, host, paths)
 
 
 async def connect(account: Account, host: Host) -> Ec2:

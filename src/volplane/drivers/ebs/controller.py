@@ -47,7 +47,7 @@ class Controller(Driver):
     )
 
     def __init__(self, ec2: Ec2) -> None:
-        super().__init__()
+        Driver.__init__(self)  # by name: `Whole` is a Node, too
         self._ec2 = ec2
         self._names = DeviceNames()
 

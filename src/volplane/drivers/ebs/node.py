@@ -43,7 +43,7 @@ class Node(Driver):
     )
 
     def __init__(self, place: Place, host: Host, paths: NodePaths) -> None:
-        super().__init__()
+        Driver.__init__(self)
         self._place, self._host, self._paths = place, host, paths
         self._mounter = Mounter(host)
 

@@ -314,6 +314,28 @@ async def test_a_claim_torn_away_by_force_is_still_brought_to_an_end() -> None:
 
 
 @pytest.mark.virtual
+async def test_a_claim_that_vanishes_before_the_order_is_written_gets_no_volume(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Scripted()
+    async with world() as w:
+        await w.client.create(storage_class())
+        role = w.role("csi-provisioner")
+        patch = role.patch
+
+        async def too_late(*args: Any, **options: Any) -> Any:
+            await drop_claim(w)
+            return await patch(*args, **options)
+
+        monkeypatch.setattr(role, "patch", too_late)
+        async with provisioner_of(w, driver, role):
+            await claim(w)
+            await asyncio.sleep(60)
+            assert driver.calls == []
+            assert await volumes(w) == []
+
+
+@pytest.mark.virtual
 async def test_wrong_arguments_are_not_repeated_for_five_minutes_unless_the_class_is_new() -> None:
     driver = Scripted()
     driver.script("CreateVolume", *[Fail(Code.INVALID_ARGUMENT, "no such type")] * 2)

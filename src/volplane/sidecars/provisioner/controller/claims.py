@@ -101,6 +101,8 @@ class Claims(Controller[str]):
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         claim = new or old
+        if new is None and old is not None:
+            self._infeasible.pop(old.uid, None)
         if claim is not None and (old is new or plans.claim_facts(old) != plans.claim_facts(new)):
             yield claim.key
 
@@ -232,14 +234,15 @@ class Claims(Controller[str]):
         return request
 
     async def _note(self, claim: PersistentVolumeClaim, order: Order) -> None:
-        """Intent before effect. A claim that is being deleted takes no finalizer, and then gets no volume."""
+        """Intent before effect. A claim that is gone or going takes no finalizer, and then gets no volume."""
         patch = {"metadata": {"finalizers": [INTENT], "annotations": {INTENT: orders.written(order)}}}
         try:
             with trace.span(COMPONENT, "write order", f"pvc/{claim.key}"):
-                await self._patch_claim(claim, patch)
-        except (
-            Forbidden
-        ) as error:  # a cluster whose rules for provisioners know no patch: as safe as upstream
+                there = await self._patch_claim(claim, patch)
+            if not there:
+                raise Refused(f"claim {claim.key} is gone")
+        except Forbidden as error:
+            # A cluster whose rules for provisioners know no patch: then we are as safe as upstream, not more.
             log.warning("the order for %s cannot be written down: %s", claim.key, error)
             self._unnoted.add(claim.uid)
 
@@ -337,9 +340,10 @@ class Claims(Controller[str]):
         with trace.span(COMPONENT, "settle order", f"pvc/{claim.key}"):
             await self._patch_claim(claim, patch)
 
-    async def _patch_claim(self, claim: PersistentVolumeClaim, patch: Any, revision: str = "") -> None:
+    async def _patch_claim(self, claim: PersistentVolumeClaim, patch: Any, revision: str = "") -> bool:
+        """Whether the claim was there to be patched; a namesake does not count."""
         try:
-            await self.client.patch(
+            patched = await self.client.patch(
                 PersistentVolumeClaim,
                 claim.name,
                 claim.namespace,
@@ -351,7 +355,8 @@ class Claims(Controller[str]):
         except Conflict:
             if revision:
                 raise
-            log.debug("claim %s was replaced by a namesake", claim.key)
+            return False
+        return patched is not None
 
     def _say_failed(self, claim: PersistentVolumeClaim, storage_class: str, why: str) -> None:
         text = f'failed to provision volume with StorageClass "{storage_class}": {why}'

@@ -85,6 +85,10 @@ CASES = {
         volume(**READY, wanted=("a",), device=UNCERTAIN, pods={"a": UNCERTAIN}, settled=False),
         [Stage("a"), Publish("a")],
     ),
+    "a living pod keeps what it has mounted though it has not said what it wants": (
+        volume(**READY, device=UNCERTAIN, pods={"a": UNCERTAIN}, kept=frozenset("a")),
+        ["a pod that has it mounted still runs"],
+    ),
     "a volume without a device is only published": (volume(name="x", wanted=("a",)), [Publish("a")]),
     "a driver without attach is staged at once": (
         volume(name="x", wanted=("a",), staged=True),

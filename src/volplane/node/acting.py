@@ -71,6 +71,7 @@ class Actor:
         self.site, self.node, self.events = site, node, events
         self._changed = changed  # told the pod whose volumes are no longer as they were
         self._operations = Operations(clock.now)
+        self.suspending = False
 
     def forget(self, entry: Entry) -> None:
         """Past failures no longer count."""
@@ -165,7 +166,7 @@ class Actor:
 
     async def _tear_down(self, entry: Entry, held: Held) -> None:
         await remove_subpaths(self.site, held.place.pod, held.place.name)
-        await entry.plugin.unpublish(held.place)
+        await (entry.plugin.suspend if self.suspending else entry.plugin.unpublish)(held.place)
 
     async def _unstage(self, entry: Entry) -> None:
         outcome, error = await _judge(entry.plugin.unstage(Device(entry.plugin.name, entry.unique)))

@@ -53,10 +53,17 @@ class VolumeManager:
         self.settled = False
         self._actor = Actor(site, node, events, self._changed)
         self._pods: dict[str, Mine] = {}
+        self._alive: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._forgot = asyncio.Event()
+        self.on_wanted: Callable[[Plugin, Spec], None] = lambda plugin, spec: None
+        self.on_released: Callable[[str], None] = lambda pod: None
 
     # --- what pods ask for
+
+    def expect(self, pod: str) -> None:
+        """The pod lives: until it is released, nothing that it has mounted is taken from it."""
+        self._alive.add(pod)
 
     async def mount(self, pod: Pod) -> None:
         """Until all volumes of the pod are mounted. Cancelling it ends the waiting, not the wish."""
@@ -88,6 +95,7 @@ class VolumeManager:
             entry = self.entries[spec.unique] = Entry(spec.unique, plugin)
         entry.attachable, entry.staged = plugin.needs_attach(spec), plugin.needs_stage(spec)
         entry.wanted[spec.pod.uid] = spec
+        self.on_wanted(plugin, spec)
         self.kick(entry)
 
     def _complain(self, pod: Pod, mine: Mine) -> None:
@@ -132,8 +140,9 @@ class VolumeManager:
 
     def release(self, pod: str) -> None:
         """Nothing of the pod runs any more: its volumes may go."""
-        mine = self._pods.pop(pod, None)
-        if mine is not None:
+        self._alive.discard(pod)
+        self.on_released(pod)
+        if mine := self._pods.pop(pod, None):
             mine.changed.set()
         for entry in list(self.entries.values()):
             if pod in entry.wanted or pod in entry.pods:
@@ -161,7 +170,17 @@ class VolumeManager:
             self._forgot.clear()
             await self._forgot.wait()
 
+    async def unstaged(self) -> None:
+        """Until no volume is left that only its driver can take down."""
+        while any(entry.staged for entry in self.entries.values()):
+            self._forgot.clear()
+            await self._forgot.wait()
+
     # --- what else wakes it
+
+    def suspend(self) -> None:
+        """The node stops: mounts go, but what belongs to pods that will run again is not deleted."""
+        self._actor.suspending = True
 
     def settle(self) -> None:
         """The disk has been read and the pods are known: what nobody wants may be taken down."""
@@ -187,6 +206,14 @@ class VolumeManager:
             for uid, spec in list(entry.wanted.items()):
                 if is_due(entry.plugin, spec):
                     self._refresh(entry, uid)
+
+    def source_changed(self, is_shown: Callable[[Plugin, Spec], bool]) -> None:
+        """An object that volumes show has changed, or has come at last."""
+        for entry in list(self.entries.values()):
+            if any(is_shown(entry.plugin, spec) for spec in entry.wanted.values()):
+                self._actor.forget(entry)
+                self.kick(entry)
+        self.refresh(is_shown)
 
     def _refresh(self, entry: Entry, pod: str) -> None:
         if entry.is_mounted(pod):
@@ -229,7 +256,8 @@ class VolumeManager:
         attached = entry.unique in self.node.attached
         entry.verified = entry.verified and attached
         reported = entry.unique in self.node.reported
-        steps = list(plan(entry.view(reported=reported, attached=attached, settled=self.settled)))
+        view = entry.view(reported=reported, attached=attached, settled=self.settled, alive=self._alive)
+        steps = list(plan(view))
         entry.waits("")
         leaving = [step for step in steps if isinstance(step, Unpublish)]
         done = any(await asyncio.gather(*(self._try(entry, step) for step in leaving)))

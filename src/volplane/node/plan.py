@@ -40,6 +40,7 @@ class Volume(Struct, frozen=True):
     name: str
     wanted: tuple[str, ...] = ()  # uids of the pods that want it, first come first served
     pods: Mapping[str, State] = {}  # every pod with a mount record
+    kept: frozenset[str] = frozenset()  # pods whose containers may run: never unmounted, wanted or not
     stale: frozenset[str] = frozenset()  # mounted pods whose content must be published again
     device: State = State.ABSENT
     staged: bool = False  # this kind of volume has a device to stage
@@ -86,14 +87,17 @@ Step = Report | Stage | Publish | Refuse | Unpublish | Unstage | Forget | Wait
 
 def plan(volume: Volume) -> Iterator[Step]:
     # Unmounts first: a mount of the same volume never overlaps them.
-    leaving = [pod for pod in volume.pods if pod not in volume.wanted]
+    unwanted = [pod for pod in volume.pods if pod not in volume.wanted]
+    leaving = [pod for pod in unwanted if pod not in volume.kept]
     if leaving and not volume.settled:
         yield Wait(UNTIL_CHANGED, "the pods of this node are not all known yet, so nothing is unmounted")
     elif leaving:
         yield from map(Unpublish, leaving)
     if volume.wanted:
         yield from _mount(volume, leaving)
-    elif not leaving and volume.settled:
+    elif unwanted and not leaving:
+        yield Wait(UNTIL_CHANGED, "a pod that has it mounted still runs")
+    elif not unwanted and volume.settled:
         yield Forget() if volume.device is State.ABSENT else Unstage()
 
 

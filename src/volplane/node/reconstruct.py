@@ -1,8 +1,8 @@
 """After a restart: what an earlier life has left on this node, read from its directories alone.
 
 Nothing here asks the API server, so nothing is forgotten while it is down. Everything found counts as
-uncertain: it is mounted again for pods that want it and taken down for those that are gone. Staged volumes are
-found by their own metadata too, because a crash may have come between staging and the first pod's directory.
+uncertain: it is mounted again for pods that want it and taken down for those that are gone. Staged volumes
+are found by their own metadata too, because a crash may come between staging and the first pod's directory.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def _entry(manager: VolumeManager, unique: str, plugin: str) -> Entry:
     if entry is None:
         entry = manager.entries[unique] = Entry(unique, manager.plugins[plugin])
         # Until its pod says more. A volume too many in volumesInUse delays a detach, one too few loses data.
-        driver, handle = split(unique)
-        entry.attachable = plugin == Csi.name and bool(handle)
+        entry.attachable = plugin == Csi.name and bool(split(unique)[1])
         entry.staged = entry.attachable
     return entry
 

@@ -68,6 +68,7 @@ class NodeObject:
         self.on_reported: Callable[[frozenset[str]], None] = lambda names: None
         self.on_attached: Callable[[frozenset[str]], None] = lambda names: None
         self._changed = asyncio.Event()
+        self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
 
     @property
@@ -210,7 +211,15 @@ class NodeObject:
         await self.client.patch(Node, self.name, strategic=patch, subresource="status")
         news = frozenset(names) - self.reported
         self.reported = frozenset(names)
+        self._acknowledged.set()
         self.on_reported(news)
+
+    async def written(self) -> None:
+        """Until the API server knows the volumes in use as they are now."""
+        while self.in_use is not None and frozenset(self.in_use()) != self.reported:
+            self.report()
+            self._acknowledged.clear()
+            await self._acknowledged.wait()
 
     async def _report_status(self) -> None:
         while True:

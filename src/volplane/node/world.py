@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from msgspec import Struct, field
 
@@ -42,11 +42,12 @@ class Entry:
         self.again = False  # something changed while the task was at work
         self.timer: asyncio.TimerHandle | None = None
 
-    def view(self, *, reported: bool, attached: bool, settled: bool) -> Volume:
+    def view(self, *, reported: bool, attached: bool, settled: bool, alive: Container[str]) -> Volume:
         return Volume(
             name=self.unique,
             wanted=tuple(self.wanted),
             pods={uid: held.state for uid, held in self.pods.items()},
+            kept=frozenset(uid for uid in self.pods if uid in alive),
             stale=frozenset(self.stale & self.wanted.keys()),
             device=self.device,
             staged=self.staged,

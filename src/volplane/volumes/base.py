@@ -132,6 +132,10 @@ class Plugin:
     async def unpublish(self, place: Place) -> None:
         await self.run(remove_volume, self.directory(place.pod, place.name))
 
+    async def suspend(self, place: Place) -> None:
+        """Take the mount away but not what the pod has put there: it will run again."""
+        await self.unpublish(place)
+
     async def unstage(self, device: Device) -> None:
         raise NotImplementedError
 

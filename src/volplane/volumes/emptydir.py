@@ -5,7 +5,7 @@ from __future__ import annotations
 from volplane.api import quantity
 from volplane.api.core import PersistentVolume, Volume
 from volplane.host import mounts
-from volplane.volumes.base import Plugin, Spec, VolumeFailure, make_directory
+from volplane.volumes.base import Place, Plugin, Spec, VolumeFailure, make_directory
 
 
 def mount_memory(path: str, size: int = 0) -> None:
@@ -33,3 +33,6 @@ class EmptyDir(Plugin):
             await self.run(make_directory, path, 0o777)
         if spec.group is not None:
             await self.site.host.give_to_group(path, spec.group, only_if_root_differs=True)
+
+    async def suspend(self, place: Place) -> None:
+        await self.site.host.unmount(self.directory(place.pod, place.name))

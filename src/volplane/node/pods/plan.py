@@ -6,7 +6,7 @@ first restart is immediate; each further one waits twice as long, until it has r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -60,6 +60,8 @@ def plan(
         return Start(0)
     if attempt.running:
         return Watch()
+    if attempt.interrupted:
+        return Start(attempt.number + 1)
     if policy == "Never" or (policy == "OnFailure" and attempt.succeeded):
         return Finished(attempt.succeeded)
     left = backoff.delay - ended_for
@@ -98,11 +100,12 @@ def phase(pod: Pod, records: Records, *, ended: bool) -> str:
     return _ended_phase(mains, [records.get(c.name, NOTHING) for c in sidecars(pod)], policy, ended=ended)
 
 
-def _ended_phase(mains: Iterable[Record], beside: Iterable[Record], policy: str, *, ended: bool) -> str:
+def _ended_phase(mains: Sequence[Record], beside: Iterable[Record], policy: str, *, ended: bool) -> str:
     succeeded = all(r.current is not None and r.current.succeeded for r in mains)
+    interrupted = any(r.current is not None and r.current.interrupted for r in mains)
     if ended:
         return "Running" if _any_running(beside) else "Succeeded" if succeeded else "Failed"
-    if policy == "Always":
+    if policy == "Always" or interrupted:
         return "Running"
     if succeeded:
         return "Succeeded"

@@ -20,6 +20,7 @@ class Attempt(Struct, frozen=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    interrupted: bool = False  # the node stopped it for its own sake: whatever the policy, it runs again
 
     @property
     def succeeded(self) -> bool:
@@ -45,7 +46,7 @@ class Record(Struct, frozen=True):
 
     @property
     def finished(self) -> bool:
-        return self.current is not None and not self.current.running
+        return self.current is not None and not self.current.running and not self.current.interrupted
 
 
 Records = Mapping[str, Record]

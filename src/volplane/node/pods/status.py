@@ -46,10 +46,11 @@ class Facts(Struct, frozen=True):
     message: str = ""
 
 
-def pod_status(pod: Pod, facts: Facts, now: str) -> PodStatus:
+def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] | None = None) -> PodStatus:
+    """`before`: the conditions as last written, which the pod at hand may not show yet."""
     phase = "Failed" if facts.reason else plan.phase(pod, facts.records, ended=facts.ended)
     initialized = _initialized(pod, facts.records)
-    conditions = _conditions(pod, facts, phase, initialized, now)
+    conditions = _conditions(pod, facts, phase, now, pod.status.conditions if before is None else before)
     return PodStatus(
         observed_generation=pod.metadata.generation,
         phase=phase,
@@ -80,7 +81,8 @@ def pod_status(pod: Pod, facts: Facts, now: str) -> PodStatus:
 
 def _container(container: Container, record: Record, idle: Waiting, *, init: bool) -> ContainerStatus:
     current = record.current
-    waiting = record.waiting or (idle if current is None else None)
+    # What the node itself interrupted has not ended: the API never lets an ended container run again.
+    waiting = record.waiting or (idle if current is None or current.interrupted else None)
     last = current if waiting is not None else record.previous
     done = init and not is_sidecar(container) and current is not None and current.succeeded
     return ContainerStatus(
@@ -142,19 +144,21 @@ def _incomplete(pod: Pod, records: Records) -> list[str]:
     return names
 
 
-def _conditions(pod: Pod, facts: Facts, phase: str, initialized: bool, now: str) -> tuple[PodCondition, ...]:
+def _conditions(
+    pod: Pod, facts: Facts, phase: str, now: str, before: Sequence[PodCondition]
+) -> tuple[PodCondition, ...]:
     ready = _containers_ready(pod, facts.records, phase)
     made = (
-        PodCondition("PodReadyToStartContainers", status=_truth(_has_room(pod, facts))),
+        PodCondition("PodReadyToStartContainers", status=_truth(_has_room(facts))),
         _initialized_condition(pod, facts.records, phase),
         _gated(pod, ready),
         ready,
         PodCondition("PodScheduled", status="True"),
     )
-    return tuple(_dated(c, pod, now) for c in made)
+    return tuple(_dated(c, pod.metadata.generation, before, now) for c in made)
 
 
-def _has_room(pod: Pod, facts: Facts) -> bool:
+def _has_room(facts: Facts) -> bool:
     """Volumes and the place to run in are there; gone again once the pod has ended."""
     if facts.ended or facts.reason:
         return any(r.running for r in facts.records.values())
@@ -196,13 +200,15 @@ def _gated(pod: Pod, containers: PodCondition) -> PodCondition:
     return PodCondition("Ready", status="False", reason="ReadinessGatesNotReady", message=message)
 
 
-def _dated(condition: PodCondition, pod: Pod, now: str) -> PodCondition:
-    old = next((c for c in pod.status.conditions if c.type == condition.type), None)
+def _dated(
+    condition: PodCondition, generation: int, before: Sequence[PodCondition], now: str
+) -> PodCondition:
+    old = next((c for c in before if c.type == condition.type), None)
     since = old.last_transition_time if old is not None and old.status == condition.status else now
     return msgspec.structs.replace(
         condition,
         last_transition_time=since or now,
-        observed_generation=pod.metadata.generation,
+        observed_generation=generation,
     )
 
 

@@ -1,0 +1,99 @@
+"""After a restart: the records of a pod's containers, from what still runs and what was last reported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+
+from msgspec import structs
+
+from volplane.api.core import ContainerStatus, Pod
+from volplane.host import atomic_write
+from volplane.node.containers.base import KILLED, State
+from volplane.node.pods.records import Attempt, Record, all_containers
+from volplane.node.pods.runtimes import Runtimes, attempt_of, parts
+
+LOST = "The container could not be located when the node started again"
+
+
+def adopt(
+    pod: Pod, states: Iterable[State], interrupted: Mapping[str, int], runtimes: Runtimes, now: str
+) -> dict[str, Record]:
+    """`interrupted`: the attempts that the node itself has stopped, by container."""
+    found: dict[str, list[Attempt]] = {}
+    images = {c.name: c.image for c in all_containers(pod)}
+    for state in states:
+        name = parts(state.id)[1]
+        if name in images:
+            found.setdefault(name, []).append(attempt_of(state, runtimes.scheme(images[name])))
+    reported = {s.name: s for s in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
+    records = {}
+    for name in images:
+        record = _record(found.get(name, []), reported.get(name), now)
+        if record is not None:
+            records[name] = _marked(record, interrupted.get(name))
+    return records
+
+
+def _record(attempts: list[Attempt], reported: ContainerStatus | None, now: str) -> Record | None:
+    known = sorted(attempts, key=lambda a: a.number)
+    told = _reported(reported, now)
+    if told is not None and (not known or told.number > known[-1].number):
+        known.append(told)
+    if not known:
+        return None
+    previous = known[-2] if len(known) > 1 else None
+    return Record(current=known[-1], previous=previous, ready=known[-1].running)
+
+
+def _reported(status: ContainerStatus | None, now: str) -> Attempt | None:
+    """The attempt that the API knows of. If it was running, nobody has seen its end."""
+    if status is None or not status.container_id:
+        return None
+    ended = status.state.terminated or (status.state.waiting and status.last_state.terminated)
+    if ended:
+        return Attempt(
+            status.restart_count,
+            status.container_id,
+            started_at=ended.started_at,
+            finished_at=ended.finished_at,
+            exit_code=ended.exit_code,
+            reason=ended.reason,
+            message=ended.message,
+        )
+    running = status.state.running
+    return Attempt(
+        status.restart_count,
+        status.container_id,
+        started_at=running.started_at if running else "",
+        finished_at=now,
+        exit_code=KILLED,
+        reason="ContainerStatusUnknown",
+        message=LOST,
+    )
+
+
+def _marked(record: Record, attempt: int | None) -> Record:
+    current = record.current
+    if current is None or current.running or current.number != attempt:
+        return record
+    return structs.replace(record, current=structs.replace(current, interrupted=True))
+
+
+# The node writes down what it stops for its own sake, before it stops it.
+
+
+def read_marker(path: str) -> dict[str, int]:
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError):
+        return {}
+    return {str(k): int(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def write_marker(path: str, records: Mapping[str, Record]) -> None:
+    stopped = {name: r.current.number for name, r in records.items() if r.current and r.running}
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    atomic_write(path, json.dumps(stopped).encode())

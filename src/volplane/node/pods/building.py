@@ -1,0 +1,220 @@
+"""From a pod's container to what a runtime starts: environment, mounts, users, files of its own.
+
+The subtle thing is where paths come from. Volumes lie below the node's own root on this machine, whatever the
+manifest calls it; a container of a driver that mounts `/var/lib/kubelet` finds that same root there.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from volplane.api.core import Container, Pod, PodSecurityContext, SecurityContext, VolumeMount
+from volplane.host import atomic_write
+from volplane.node.containers.base import ContainerSpec, Mount, Propagation
+from volplane.node.manager import Mounted
+from volplane.node.pods.environment import ConfigError, Environment
+from volplane.node.pods.expansion import Unknown, expand, expand_strictly
+from volplane.node.pods.runtimes import own_command
+from volplane.node.subpaths import BadSubPath, bind_subpath
+from volplane.volumes.base import Site
+
+PAUSE = ("/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
+LONGEST_MESSAGE = 4096
+
+_PROPAGATIONS: Mapping[str, Propagation] = {
+    "": "private",
+    "None": "private",
+    "HostToContainer": "rslave",
+    "Bidirectional": "rshared",
+}
+
+
+class Builder(Struct, frozen=True):
+    """What all containers of a node are made from."""
+
+    site: Site
+    cluster: Mapping[str, str]  # variables that lead to the API server
+
+    async def build(
+        self,
+        pod: Pod,
+        container: Container,
+        volumes: Mapping[str, Mounted],
+        *,
+        id: str,
+        attempt: int,
+        builtin: bool,
+    ) -> ContainerSpec:
+        """Raises ConfigError."""
+        site = self.site
+        environment = Environment(site.client, pod, container, site.allocatable())
+        variables = await environment.build(self.cluster)
+        command = tuple(expand(part, variables) for part in container.command)
+        args = tuple(expand(part, variables) for part in container.args)
+        if not command and not builtin:
+            command, args = (args, ()) if own_command(container) else (PAUSE, ())
+        mounts = [
+            await self._mount(pod, container, index, mount, volumes, variables)
+            for index, mount in enumerate(container.volume_mounts)
+        ]
+        if not builtin:
+            mounts += await self._own_files(pod, container, attempt, {m.target for m in mounts})
+        who = _identity(pod, container)
+        return ContainerSpec(
+            id=id,
+            pod_uid=pod.uid,
+            pod_name=pod.name,
+            namespace=pod.namespace,
+            name=container.name,
+            image=container.image,
+            command=command,
+            args=args,
+            env=variables,
+            workdir=container.working_dir,
+            hostname=hostname(pod),
+            mounts=tuple(mounts),
+            user=who.user,
+            group=who.group,
+            groups=who.groups,
+            privileged=_is_privileged(container),
+            attempt=attempt,
+            log_path=site.paths.real(
+                site.paths.log_file(pod.namespace, pod.name, pod.uid, container.name, attempt)
+            ),
+            host_pid=pod.spec.host_pid,
+            host_ipc=pod.spec.host_ipc,
+        )
+
+    async def _mount(
+        self,
+        pod: Pod,
+        container: Container,
+        index: int,
+        mount: VolumeMount,
+        volumes: Mapping[str, Mounted],
+        variables: Mapping[str, str],
+    ) -> Mount:
+        volume = volumes.get(mount.name)
+        if volume is None:
+            raise ConfigError(f'cannot find volume "{mount.name}" to mount into container "{container.name}"')
+        propagation = _PROPAGATIONS[mount.mount_propagation or ""]
+        if propagation == "rshared" and not _is_privileged(container):
+            raise ConfigError("Bidirectional mount propagation is available only to privileged containers")
+        source = volume.path
+        subpath = _subpath(mount, variables)
+        if subpath:
+            try:
+                source = await bind_subpath(
+                    self.site,
+                    pod=pod.uid,
+                    volume=volume.name,
+                    container=container.name,
+                    index=index,
+                    root=volume.path,
+                    subpath=subpath,
+                    mount=mount.name,
+                )
+            except BadSubPath as error:
+                raise ConfigError(str(error)) from error
+        return Mount(source, mount.mount_path, mount.read_only or volume.readonly, propagation)
+
+    async def _own_files(self, pod: Pod, container: Container, attempt: int, taken: set[str]) -> list[Mount]:
+        """The hosts file and the place for the last words of the container."""
+        paths, made = self.site.paths, []
+        if not pod.spec.host_network and "/etc/hosts" not in taken:
+            hosts = paths.real(paths.hosts_file(pod.uid))
+            await self.site.host.call(_write_hosts, hosts, pod)
+            made.append(Mount(hosts, "/etc/hosts"))
+        last_words = container.termination_message_path
+        if last_words and last_words not in taken:
+            source = self.message_path(pod.uid, container.name, attempt)
+            await self.site.host.call(_make_message, source)
+            made.append(Mount(source, last_words))
+        return made
+
+    def message_path(self, pod: str, container: str, attempt: int) -> str:
+        return self.site.paths.real(f"{self.site.paths.container(pod, container)}/{attempt}")
+
+    async def message(self, pod: Pod, container: Container, attempt: int) -> str:
+        """What the container has left at its terminationMessagePath."""
+        if not container.termination_message_path:
+            return ""
+        return await self.site.host.call(_read_message, self.message_path(pod.uid, container.name, attempt))
+
+
+class _Identity(Struct, frozen=True):
+    user: int | None
+    group: int | None
+    groups: tuple[int, ...]
+
+
+def _identity(pod: Pod, container: Container) -> _Identity:
+    """Whom the container runs as: what it says itself counts more than what its pod says."""
+    own = container.security_context or SecurityContext()
+    shared = pod.spec.security_context or PodSecurityContext()
+    user = shared.run_as_user if own.run_as_user is None else own.run_as_user
+    group = shared.run_as_group if own.run_as_group is None else own.run_as_group
+    not_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
+    if not_root and not user:
+        raise ConfigError("container has runAsNonRoot and image will run as root")
+    groups = dict.fromkeys((*shared.supplemental_groups, *_given(shared.fs_group)))
+    return _Identity(user, group, tuple(groups))
+
+
+def hostname(pod: Pod) -> str:
+    if pod.spec.host_network:
+        return os.uname().nodename
+    return pod.spec.hostname_override or pod.spec.hostname or pod.name[:63].rstrip("-.")
+
+
+def _subpath(mount: VolumeMount, variables: Mapping[str, str]) -> str:
+    path = mount.sub_path
+    if mount.sub_path_expr:
+        try:
+            path = expand_strictly(mount.sub_path_expr, variables)
+        except Unknown as error:
+            raise ConfigError(str(error)) from error
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ConfigError(f"subPath {path!r} must be a relative path without '..'")
+    return posixpath.normpath(path) if path else ""
+
+
+def _given(value: int | None) -> tuple[int, ...]:
+    return () if value is None else (value,)
+
+
+def _is_privileged(container: Container) -> bool:
+    return bool(container.security_context and container.security_context.privileged)
+
+
+def _write_hosts(path: str, pod: Pod) -> None:
+    name = hostname(pod)
+    lines = [
+        "# Kubernetes-managed hosts file.",
+        "127.0.0.1\tlocalhost",
+        "::1\tlocalhost ip6-localhost ip6-loopback",
+    ]
+    lines.append(f"{pod.status.pod_ip or '127.0.0.1'}\t{name}")
+    lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}" for alias in pod.spec.host_aliases]
+    text = "\n".join(lines) + "\n"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if not os.path.exists(path):  # it is mounted by running containers: never replaced under them
+        atomic_write(path, text.encode(), 0o644)
+
+
+def _make_message(path: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+    os.chmod(path, 0o666)
+
+
+def _read_message(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(LONGEST_MESSAGE).decode(errors="replace")
+    except OSError:
+        return ""

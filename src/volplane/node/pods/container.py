@@ -1,0 +1,228 @@
+"""One container of a pod: started, watched, restarted by its policy, until it has ended for good.
+
+The loop asks the plan what comes next, so that it makes no difference whether the container was started a
+moment ago or by an earlier life of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, assert_never
+
+from msgspec import structs
+
+from volplane.api.core import Container, Pod
+from volplane.base import clock, trace
+from volplane.loops.events import Recorder
+from volplane.node.containers.base import ContainerError, State
+from volplane.node.manager import Mounted
+from volplane.node.pods import plan
+from volplane.node.pods.building import Builder
+from volplane.node.pods.environment import ConfigError
+from volplane.node.pods.plan import Backoff, Finished, Start, Watch
+from volplane.node.pods.records import Attempt, Record, Waiting
+from volplane.node.pods.runtimes import Runtimes, attempt_of, container_id, own_command
+from volplane.rules.steps import Wait
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # between attempts to make a container that cannot be made yet
+KEPT = 2  # attempts whose files stay: the current one and the one that `logs --previous` shows
+
+
+class Kit:
+    """What containers of all pods share."""
+
+    def __init__(self, runtimes: Runtimes, builder: Builder, events: Recorder) -> None:
+        self.runtimes, self.builder, self.events = runtimes, builder, events
+
+
+class ContainerLoop:
+    def __init__(
+        self,
+        kit: Kit,
+        container: Container,
+        *,
+        policy: str,
+        pod: Callable[[], Pod],
+        record: Record,
+        changed: Callable[[str, Record], None],
+        volumes: Callable[[], Awaitable[dict[str, Mounted]]],
+    ) -> None:
+        self.kit, self.container, self.policy = kit, container, policy
+        self.record = record
+        self.started = asyncio.Event()
+        self._pod, self._changed, self._volumes = pod, changed, volumes
+        self._backoff = Backoff()
+
+    @property
+    def id(self) -> str:
+        """Of the attempt that exists."""
+        assert self.record.current is not None
+        return container_id(self._pod().uid, self.container.name, self.record.current.number)
+
+    async def run(self) -> bool:
+        """Until it has ended for good; whether it succeeded."""
+        pause = FIRST_PAUSE
+        while True:
+            step = plan.plan(self.policy, self.record.current, self._backoff, self._ended_for())
+            match step:
+                case Finished(succeeded):
+                    return succeeded
+                case Watch():
+                    self.started.set()
+                    await self._watch()
+                case Wait(seconds, why):
+                    self._hold_back(why)
+                    await asyncio.sleep(seconds)
+                case Start(number):
+                    if await self._start(number):
+                        pause = FIRST_PAUSE
+                    else:
+                        await asyncio.sleep(pause)
+                        pause = min(pause * 2, LONGEST_PAUSE)
+                case _:
+                    assert_never(step)
+
+    def _set(self, **fields: object) -> None:
+        self.record = structs.replace(self.record, **fields)
+        self._changed(self.container.name, self.record)
+
+    def _ended_for(self) -> float:
+        ended = self.record.current.finished_at if self.record.current else ""
+        return (clock.wall() - clock.parse(ended)).total_seconds() if ended else float("inf")
+
+    # --- start
+
+    async def _start(self, number: int) -> bool:
+        volumes = await self._volumes()
+        pod = self._pod()
+        subject = f"pod/{pod.namespace}/{pod.name}"
+        try:
+            with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
+                await finished(self._launch(pod, volumes, number))
+        except ConfigError as error:
+            return self._cannot("CreateContainerConfigError", "Failed", f"Error: {error}", str(error))
+        except ContainerError as error:
+            return self._cannot("RunContainerError", "Failed", f"Error: {error}", str(error))
+        await self._forget_old(pod.uid, number)
+        return True
+
+    async def _launch(self, pod: Pod, volumes: dict[str, Mounted], number: int) -> None:
+        name, image = self.container.name, self.container.image
+        builtin = self.kit.runtimes.is_builtin(image)
+        self._tell_image(pod, builtin)
+        spec = await self.kit.builder.build(
+            pod,
+            self.container,
+            volumes,
+            id=container_id(pod.uid, name, number),
+            attempt=number,
+            builtin=builtin,
+        )
+        self._note_start(pod, await self.kit.runtimes.start(spec))
+
+    def _tell_image(self, pod: Pod, builtin: bool) -> None:
+        name, image = self.container.name, self.container.image
+        events = self.kit.events
+        if builtin:
+            events.normal(pod, "Pulled", f'Container image "{image}" is built into this node')
+        elif own_command(self.container):
+            events.normal(pod, "Pulled", f'Container image "{image}" is not used: {_HOST_ROOT}')
+        else:
+            events.warning(
+                pod,
+                "ImageNotAvailable",
+                f'Image "{image}" of container {name} is not available on this node and the container has no '
+                f"command: a pause process runs in its place, so that the pod's volumes can be used",
+            )
+
+    def _note_start(self, pod: Pod, state: State) -> None:
+        scheme = self.kit.runtimes.scheme(self.container.image)
+        previous = self.record.current or self.record.previous
+        self._set(current=attempt_of(state, scheme), previous=previous, waiting=None, ready=state.running)
+        name = self.container.name
+        self.kit.events.normal(pod, "Created", f"Created container: {name}")
+        self.kit.events.normal(pod, "Started", f"Started container {name}")
+
+    def _cannot(self, reason: str, event: str, message: str, why: str) -> bool:
+        self.kit.events.warning(self._pod(), event, message)
+        log.warning("container %s of pod %s: %s", self.container.name, self._pod().key, why)
+        self._set(waiting=Waiting(reason, why), ready=False)
+        return False
+
+    async def _forget_old(self, pod: str, number: int) -> None:
+        if number >= KEPT:
+            await self.kit.runtimes.remove(container_id(pod, self.container.name, number - KEPT))
+
+    # --- run and end
+
+    async def _watch(self) -> None:
+        try:
+            state = await self.kit.runtimes.wait(self.id)
+        except ContainerError:  # its files were removed behind our back
+            state = None
+        await self.note_end(state)
+
+    async def note_end(self, state: State | None) -> None:
+        """Take the end over into the record; also used by whoever stops the container."""
+        current = self.record.current
+        assert current is not None
+        ended = await self._end_of(current, state)
+        self._backoff = self._backoff.after(_ran_for(ended))
+        self._set(current=ended, ready=False)
+
+    async def _end_of(self, current: Attempt, state: State | None) -> Attempt:
+        if state is None:
+            return structs.replace(
+                current,
+                running=False,
+                exit_code=137,
+                reason="ContainerStatusUnknown",
+                finished_at=clock.stamp(),
+            )
+        ended = attempt_of(state, self.kit.runtimes.scheme(self.container.image))
+        words = await self.kit.builder.message(self._pod(), self.container, current.number)
+        return structs.replace(ended, message=words or ended.message)
+
+    def _hold_back(self, why: str) -> None:
+        pod, name = self._pod(), self.container.name
+        full = f"{pod.name}_{pod.namespace}({pod.uid})"
+        self.kit.events.warning(pod, "BackOff", f"Back-off restarting failed container {name} in pod {full}")
+        self._set(waiting=Waiting("CrashLoopBackOff", f"{why}={name} pod={full}"), ready=False)
+
+    async def stop(self, grace: float) -> None:
+        """End it if it runs, and know how it ended."""
+        current = self.record.current
+        if current is None or not current.running:
+            return
+        self.kit.events.normal(self._pod(), "Killing", f"Stopping container {self.container.name}")
+        try:
+            state: State | None = await self.kit.runtimes.stop(self.id, grace)
+        except ContainerError as error:
+            log.warning("container %s of pod %s: %s", self.container.name, self._pod().key, error)
+            state = None
+        await self.note_end(state)
+
+
+_HOST_ROOT = "its command runs over this machine's own files"
+
+
+def _ran_for(attempt: Attempt) -> float:
+    if not attempt.started_at or not attempt.finished_at:
+        return 0.0
+    return (clock.parse(attempt.finished_at) - clock.parse(attempt.started_at)).total_seconds()
+
+
+async def finished(work: Awaitable[T]) -> T:
+    """To the end even if we are cancelled: a container half started would belong to nobody."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

@@ -1,0 +1,100 @@
+"""A container's environment: from config maps, secrets, the pod, and values that refer to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from volplane.api.core import ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret
+from volplane.api.errors import APIError, NotFound
+from volplane.client.client import Client
+from volplane.node.pods.expansion import expand
+from volplane.volumes import fields
+
+T = TypeVar("T", ConfigMap, Secret)
+
+
+class ConfigError(Exception):
+    """The container cannot be made as it is described; the text is for the user."""
+
+
+class Environment:
+    """Reads each config map and secret once per container."""
+
+    def __init__(
+        self, client: Client, pod: Pod, container: Container, allocatable: Mapping[str, str]
+    ) -> None:
+        self._client, self._pod, self._container = client, pod, container
+        self._allocatable = allocatable
+        self._configs: dict[str, ConfigMap | None] = {}
+        self._secrets: dict[str, Secret | None] = {}
+
+    async def build(self, cluster: Mapping[str, str]) -> dict[str, str]:
+        """`cluster`: where the API server is. What the container says itself comes last and wins."""
+        made = dict(cluster)
+        try:
+            made |= await self._from_sources()
+            for variable in self._container.env:
+                value = await self._value(variable, made)
+                if value is not None:
+                    made[variable.name] = value
+        except fields.UnknownField as error:
+            raise ConfigError(str(error)) from error
+        except APIError as error:
+            raise ConfigError(error.message) from error
+        return made
+
+    async def _from_sources(self) -> dict[str, str]:
+        made: dict[str, str] = {}
+        for source in self._container.env_from:
+            if (config := source.config_map_ref) is not None:
+                found = await self._config(config.name, bool(config.optional))
+                made |= {source.prefix + k: v for k, v in (found.data if found else {}).items()}
+            if (secret := source.secret_ref) is not None:
+                kept = await self._secret(secret.name, bool(secret.optional))
+                made |= {source.prefix + k: v.decode() for k, v in (kept.data if kept else {}).items()}
+        return made
+
+    async def _value(self, variable: EnvVar, made: Mapping[str, str]) -> str | None:
+        if variable.value_from is None:
+            return expand(variable.value, made)
+        return await self._referred(variable.value_from)
+
+    async def _referred(self, source: EnvVarSource) -> str | None:
+        if source.field_ref is not None:
+            return fields.field(self._pod, source.field_ref.field_path)
+        if source.resource_field_ref is not None:
+            ref = source.resource_field_ref
+            return fields.resource(self._pod, ref, self._allocatable, default=self._container.name)
+        if (wanted := source.config_map_key_ref) is not None:
+            config = await self._config(wanted.name, bool(wanted.optional))
+            data = config.data if config is not None else {}
+            return self._key(data, wanted.key, bool(wanted.optional), "ConfigMap", wanted.name)
+        if (asked := source.secret_key_ref) is not None:
+            secret = await self._secret(asked.name, bool(asked.optional))
+            kept = {k: v.decode() for k, v in secret.data.items()} if secret is not None else {}
+            return self._key(kept, asked.key, bool(asked.optional), "Secret", asked.name)
+        return ""
+
+    def _key(self, data: Mapping[str, str], key: str, optional: bool, kind: str, name: str) -> str | None:
+        if key in data or optional:
+            return data.get(key)
+        raise ConfigError(f"couldn't find key {key} in {kind} {self._pod.namespace}/{name}")
+
+    async def _config(self, name: str, optional: bool) -> ConfigMap | None:
+        if name not in self._configs:
+            self._configs[name] = await self._find(ConfigMap, name, optional)
+        return self._configs[name]
+
+    async def _secret(self, name: str, optional: bool) -> Secret | None:
+        if name not in self._secrets:
+            self._secrets[name] = await self._find(Secret, name, optional)
+        return self._secrets[name]
+
+    async def _find(self, kind: type[T], name: str, optional: bool) -> T | None:
+        try:
+            return await self._client.get(kind, name, self._pod.namespace)
+        except NotFound:
+            if optional:
+                return None
+            raise

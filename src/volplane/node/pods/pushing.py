@@ -1,0 +1,99 @@
+"""A pod's status on its way to the API server: one patch at a time, always of the newest state.
+
+Changes that come while a patch is under way go into the next one together. A pod that is gone, or whose name
+belongs to another by now, has nobody to be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volplane.api.codec import builtins
+from volplane.api.core import Pod, PodCondition, PodStatus
+from volplane.api.errors import APIError, Conflict, NotFound
+from volplane.client.client import Client
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+CALL = 10.0
+_CLEARED = ("message", "reason")  # to be removed by name when they are empty again
+
+
+class StatusPusher:
+    def __init__(
+        self, client: Client, pod: Pod, compute: Callable[[Sequence[PodCondition]], PodStatus]
+    ) -> None:
+        """`compute` makes the status as of now, given the conditions last written."""
+        self._client, self._pod, self._compute = client, pod, compute
+        self._conditions: Sequence[PodCondition] = pod.status.conditions
+        self._sent: PodStatus | None = None
+        self._wanted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.gone = False
+
+    def push(self) -> None:
+        if not self.gone:
+            self._wanted.set()
+            self._idle.clear()
+
+    async def flushed(self) -> None:
+        """Until the newest status has been written, or nobody wants it."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        while not self.gone:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self._write()
+            if not self._wanted.is_set():
+                self._idle.set()
+        self._idle.set()
+
+    async def _write(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            status = self._compute(self._conditions)
+            if status == self._sent:
+                return
+            try:
+                async with asyncio.timeout(CALL):
+                    await self._patch(status)
+            except NotFound:
+                self.gone = True
+                return
+            except (APIError, TimeoutError) as error:
+                # Also when others write at the same time. Only another uid means that ours is gone.
+                if isinstance(error, Conflict) and await self._is_replaced():
+                    self.gone = True
+                    return
+                log.warning("status of pod %s was not written: %s", self._pod.key, error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                self._sent, self._conditions = status, status.conditions
+                return
+
+    async def _is_replaced(self) -> bool:
+        try:
+            found = await self._client.find(Pod, self._pod.name, self._pod.namespace)
+        except APIError:
+            return False
+        return found is None or found.uid != self._pod.uid
+
+    async def _patch(self, status: PodStatus) -> None:
+        body: dict[str, Any] = builtins(status)
+        for name in _CLEARED:
+            body.setdefault(name, None)
+        await self._client.patch(
+            Pod,
+            self._pod.name,
+            self._pod.namespace,
+            strategic={"status": body},
+            subresource="status",
+            uid=self._pod.uid,
+        )

@@ -1,0 +1,91 @@
+"""Which runtime runs a container: built-in images run as tasks, everything else as processes.
+
+A container's id tells its pod, its name and its attempt, so that after a restart the containers found can be
+given back to their pods, or to nobody.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from volplane.api.core import Container
+from volplane.node.containers.base import ContainerSpec, Exec, NoSuchContainer, Runtime, State
+from volplane.node.containers.task import TaskRuntime
+from volplane.node.pods.records import Attempt
+
+TASK, PROCESS = "task", "process"
+
+
+def container_id(pod: str, name: str, attempt: int) -> str:
+    # Neither uids nor container names have an underscore.
+    return f"{pod}_{name}_{attempt}"
+
+
+def parts(id: str) -> tuple[str, str, int]:
+    pod, name, attempt = id.rsplit("_", 2)
+    return pod, name, int(attempt)
+
+
+class Runtimes:
+    def __init__(self, tasks: TaskRuntime, processes: Runtime) -> None:
+        self._tasks, self._processes = tasks, processes
+
+    def is_builtin(self, image: str) -> bool:
+        return self._tasks.runs(image)
+
+    def scheme(self, image: str) -> str:
+        return TASK if self.is_builtin(image) else PROCESS
+
+    async def start(self, spec: ContainerSpec) -> State:
+        runtime: Runtime = self._tasks if self.is_builtin(spec.image) else self._processes
+        return await runtime.start(spec)
+
+    async def states(self) -> list[State]:
+        return [*await self._tasks.states(), *await self._processes.states()]
+
+    async def of_pod(self, pod: str) -> list[State]:
+        return [s for s in await self.states() if s.id.startswith(f"{pod}_")]
+
+    async def wait(self, id: str) -> State:
+        return await (await self._runtime(id)).wait(id)
+
+    async def stop(self, id: str, grace: float) -> State:
+        return await (await self._runtime(id)).stop(id, grace)
+
+    async def remove(self, id: str) -> None:
+        await self._tasks.remove(id)
+        await self._processes.remove(id)
+
+    async def exec(self, id: str, command: tuple[str, ...], *, tty: bool, stdin: bool) -> Exec:
+        return await (await self._runtime(id)).exec(id, command, tty=tty, stdin=stdin)
+
+    async def _runtime(self, id: str) -> Runtime:
+        for runtime in (self._tasks, self._processes):
+            if await runtime.state(id) is not None:
+                return runtime
+        raise NoSuchContainer(id)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        await self._processes.close()
+
+
+def own_command(container: Container) -> tuple[str, ...]:
+    """What runs where no image is at hand: the command, or arguments that are a program of this machine."""
+    if container.command:
+        return container.command
+    # Images such as busybox have no entrypoint of their own, so that their args are the command.
+    return container.args[:1] if container.args and shutil.which(container.args[0]) else ()
+
+
+def attempt_of(state: State, scheme: str) -> Attempt:
+    return Attempt(
+        number=parts(state.id)[2],
+        id=f"{scheme}://{state.id}",
+        running=state.running,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        exit_code=state.exit_code,
+        reason=state.reason,
+        message=state.message,
+    )

@@ -1,0 +1,308 @@
+"""One pod on this node: volumes, then init containers, then containers; and all of it backwards at the end.
+
+A worker lives as long as its pod is known here. The order of the end is a promise to others: the containers
+stop, the status says so, the volumes are taken down, and only when nothing is mounted any more is the pod
+removed from the API. The subtle thing is the node's own stop (`suspend`): containers and mounts go, but the
+API hears nothing of it, so that the next start finds the pod as it was and runs it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Coroutine, Sequence
+from enum import StrEnum
+
+from volplane.api.core import Container, Pod, PodCondition, PodStatus
+from volplane.api.errors import APIError, Conflict
+from volplane.base import clock, trace
+from volplane.client.client import Client
+from volplane.host import Host
+from volplane.node.manager import Mounted, VolumeManager
+from volplane.node.pods import plan
+from volplane.node.pods.adoption import adopt, read_marker, write_marker
+from volplane.node.pods.container import ContainerLoop, Kit
+from volplane.node.pods.pushing import StatusPusher
+from volplane.node.pods.records import NOTHING, Record, is_sidecar
+from volplane.node.pods.status import Facts, pod_status
+from volplane.node.reconstruct import remove_pod_directory
+from volplane.rules import pods as rules
+
+log = logging.getLogger(__name__)
+
+DEFAULT_GRACE = 30.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+FLUSH = 5.0
+TOO_LONG = "Pod was active on the node longer than the specified deadline"
+
+
+class Leave(StrEnum):
+    NO = "no"
+    DELETED = "deleted"  # the pod is to be removed here and from the API
+    SUSPENDED = "suspended"  # the node stops; the pod goes on when it starts again
+
+
+class Shared:
+    """What all pods of a node have in common."""
+
+    def __init__(self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str) -> None:
+        self.client, self.volumes, self.kit, self.host_ip = client, volumes, kit, host_ip
+
+
+class PodWorker:
+    def __init__(self, shared: Shared, pod: Pod) -> None:
+        self.shared, self.pod = shared, pod
+        self.uid = pod.uid
+        self.records: dict[str, Record] = {}
+        self.waiting = ""
+        self.done = False  # nothing of it is left on this node
+        self._loops: dict[str, ContainerLoop] = {}
+        self._leave = Leave.NO
+        self._leaving = asyncio.Event()
+        self._volumes_ready = asyncio.Event()
+        self._ended = False
+        self._deadline = 0.0  # of the stop that is under way
+        self._tasks: asyncio.TaskGroup | None = None
+        self._reason = self._message = ""
+        self._started_at = pod.status.start_time or clock.stamp()
+        self._pusher = StatusPusher(shared.client, pod, self._status)
+        shared.volumes.expect(pod.uid)
+        if pod.is_deleting:
+            self.leave()
+
+    def successor(self) -> PodWorker:
+        """A fresh start for the same pod, after a mistake of ours."""
+        fresh = PodWorker(self.shared, self.pod)
+        if self._leave is not Leave.NO:
+            fresh.leave(self._leave)
+        return fresh
+
+    # --- what it is told
+
+    def update(self, pod: Pod) -> None:
+        self.pod = pod
+        self.shared.volumes.update(pod)
+        if pod.is_deleting:
+            self.leave()
+            self._hurry()
+        elif pod.spec.readiness_gates:
+            self._pusher.push()
+
+    def leave(self, how: Leave = Leave.DELETED) -> None:
+        if self._leave is not Leave.DELETED:
+            self._leave = how
+            self._leaving.set()
+
+    def _hurry(self) -> None:
+        """A second delete may have shortened the grace of a stop that is under way."""
+        if self._tasks is not None and self._deadline > clock.now() + self.grace:
+            self._deadline = clock.now() + self.grace
+            self._tasks.create_task(self._stop_containers(self.grace), name=f"end of pod {self.pod.key}")
+
+    @property
+    def grace(self) -> float:
+        asked = self.pod.metadata.deletion_grace_period_seconds
+        if asked is None:
+            asked = self.pod.spec.termination_grace_period_seconds
+        return DEFAULT_GRACE if asked is None else float(asked)
+
+    # --- its life
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            pushing = tasks.create_task(self._pusher.run(), name=f"status of pod {self.pod.key}")
+            await self._run()
+            pushing.cancel()
+
+    async def _run(self) -> None:
+        await self._adopt()
+        running = any(r.running for r in self.records.values())
+        if running or not rules.has_ended(self.pod):
+            await self._until(self._live())
+            if self._leave is Leave.SUSPENDED:
+                return await self._suspend()
+            await self._stop_containers(self.grace)
+            self._ended = True
+            self._pusher.push()
+        await self._unmount()
+        await self._leaving.wait()
+        if self._leave is Leave.DELETED:
+            await self._remove()
+
+    async def _until(self, life: Coroutine[None, None, None]) -> None:
+        """Live until life is over or we are told to leave."""
+        living = asyncio.create_task(life, name=f"life of pod {self.pod.key}")
+        leaving = asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait({living, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            living.cancel()
+            await asyncio.wait({living, leaving})
+        if not living.cancelled() and (error := living.exception()) is not None:
+            raise error
+
+    async def _adopt(self) -> None:
+        states = await self.shared.kit.runtimes.of_pod(self.uid)
+        interrupted = await self._host.call(read_marker, self._marker)
+        self.records = adopt(self.pod, states, interrupted, self.shared.kit.runtimes, clock.stamp())
+        init = {c.name for c in self.pod.spec.init_containers}
+        for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
+            self._loops[container.name] = self._loop(container, init=container.name in init)
+
+    def _loop(self, container: Container, *, init: bool) -> ContainerLoop:
+        return ContainerLoop(
+            self.shared.kit,
+            container,
+            policy=plan.policy_of(self.pod, container, init=init),
+            pod=lambda: self.pod,
+            record=self.records.get(container.name, NOTHING),
+            changed=self._record_changed,
+            volumes=self._mounted,
+        )
+
+    async def _live(self) -> None:
+        self._pusher.push()
+        try:
+            async with asyncio.timeout(self._time_left()):
+                await self._containers()
+        except TimeoutError:
+            self._reason, self._message = "DeadlineExceeded", TOO_LONG
+            self.shared.kit.events.warning(self.pod, "DeadlineExceeded", TOO_LONG)
+
+    def _time_left(self) -> float | None:
+        limit = self.pod.spec.active_deadline_seconds
+        if limit is None:
+            return None
+        return max(0.0, limit - (clock.wall() - clock.parse(self._started_at)).total_seconds())
+
+    async def _containers(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            mounting = tasks.create_task(self._mount(), name=f"volumes of pod {self.pod.key}")
+            beside: list[asyncio.Task[bool]] = []
+            try:
+                if await self._initialize(tasks, beside):
+                    mains = [self._loops[c.name] for c in self.pod.spec.containers]
+                    await asyncio.gather(*(tasks.create_task(loop.run()) for loop in mains))
+            finally:
+                for task in (mounting, *beside):
+                    task.cancel()
+
+    async def _initialize(self, tasks: asyncio.TaskGroup, beside: list[asyncio.Task[bool]]) -> bool:
+        """Run the init containers in their order; False when one has failed for good."""
+        begun = any(self.records.get(c.name, NOTHING).current for c in self.pod.spec.containers)
+        for container in self.pod.spec.init_containers:
+            loop = self._loops[container.name]
+            if is_sidecar(container):
+                beside.append(tasks.create_task(loop.run(), name=f"sidecar {container.name}"))
+                await loop.started.wait()
+            elif not begun and not await loop.run():
+                return False
+        return True
+
+    async def _mount(self) -> None:
+        with trace.span("kubelet", "MountVolumes", f"pod/{self.pod.namespace}/{self.pod.name}"):
+            self.waiting = "its volumes are being mounted"
+            await self.shared.volumes.mount(self.pod)
+            self.waiting = ""
+        self._volumes_ready.set()
+        self._pusher.push()
+
+    async def _mounted(self) -> dict[str, Mounted]:
+        await self._volumes_ready.wait()
+        return self.shared.volumes.mounted(self.uid)
+
+    # --- its end
+
+    async def _unmount(self) -> None:
+        self.waiting = "its volumes are being unmounted"
+        self.shared.volumes.release(self.uid)
+        await self.shared.volumes.unmounted(self.uid)
+        self.waiting = ""
+
+    async def _stop_containers(self, grace: float) -> None:
+        """Sidecars serve the others, so they end after them, the first one last."""
+        self._deadline = deadline = clock.now() + grace
+        mains = [self._loops[c.name] for c in self.pod.spec.containers]
+        init = [self._loops[c.name] for c in self.pod.spec.init_containers]
+        await asyncio.gather(*(loop.stop(grace) for loop in mains))
+        for loop in reversed(init):
+            await loop.stop(max(0.0, deadline - clock.now()))
+
+    async def _remove(self) -> None:
+        """Nothing is mounted any more: away with the rest, and with the pod."""
+        try:
+            async with asyncio.timeout(FLUSH):
+                await self._pusher.flushed()
+        except TimeoutError:
+            log.warning("the last status of pod %s was not written", self.pod.key)
+        await self._delete()
+        for state in await self.shared.kit.runtimes.of_pod(self.uid):
+            await self.shared.kit.runtimes.remove(state.id)
+        paths = self.shared.volumes.site.paths
+        if left := await remove_pod_directory(self._host, paths, self.uid):
+            log.warning("%s", left)
+        await self._host.call(_remove_logs, paths.real(paths.log_directory(*self._names)))
+        self.done = True
+
+    async def _delete(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._pusher.gone:
+            try:
+                async with asyncio.timeout(LONGEST_PAUSE):
+                    await self.shared.client.delete(
+                        Pod, self.pod.name, self.pod.namespace, uid=self.uid, grace=0, missing_ok=True
+                    )
+                return
+            except Conflict:  # the name belongs to another pod by now
+                return
+            except (APIError, TimeoutError) as error:
+                log.warning("pod %s was not removed from the API: %s", self.pod.key, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _suspend(self) -> None:
+        await self._host.call(write_marker, self._marker, self.records)
+        await self._stop_containers(self.grace)
+        await self._unmount()
+
+    # --- what it tells
+
+    def _record_changed(self, name: str, record: Record) -> None:
+        self.records[name] = record
+        if self._leave is not Leave.SUSPENDED:
+            self._pusher.push()
+
+    def _status(self, before: Sequence[PodCondition]) -> PodStatus:
+        facts = Facts(
+            records=self.records,
+            started_at=self._started_at,
+            volumes_ready=self._volumes_ready.is_set() or any(r.running for r in self.records.values()),
+            host_ip=self.shared.host_ip,
+            pod_ip=self.shared.host_ip if any(r.current for r in self.records.values()) else "",
+            ended=self._ended,
+            reason=self._reason,
+            message=self._message,
+        )
+        return pod_status(self.pod, facts, clock.stamp(), before)
+
+    # --- conveniences
+
+    @property
+    def _host(self) -> Host:
+        return self.shared.volumes.site.host
+
+    @property
+    def _names(self) -> tuple[str, str, str]:
+        return self.pod.namespace, self.pod.name, self.uid
+
+    @property
+    def _marker(self) -> str:
+        paths = self.shared.volumes.site.paths
+        return paths.real(f"{paths.pod(self.uid)}/suspended")
+
+
+def _remove_logs(path: str) -> None:
+    shutil.rmtree(path, ignore_errors=True)

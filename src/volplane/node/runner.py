@@ -1,0 +1,276 @@
+"""One node, put together: what it starts in which order, and how it stops.
+
+Start: the disk is read first, without the API; then the Node appears, drivers register, and the pods are
+taken up again. Stop with a drain: pods that use staged volumes go first, because the pods that run their
+drivers must still be there to unmount them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from volplane.api.core import Pod
+from volplane.api.storage import CSIDriver
+from volplane.client.client import Client
+from volplane.host import Host, NodePaths
+from volplane.loops.events import Recorder
+from volplane.node import machine
+from volplane.node.containers.base import Runtime
+from volplane.node.containers.process import ProcessRuntime
+from volplane.node.containers.task import TaskImage, TaskRuntime
+from volplane.node.csinode import CSINodeObject
+from volplane.node.manager import VolumeManager, Waiting
+from volplane.node.plugins import PluginWatcher
+from volplane.node.pods.building import Builder
+from volplane.node.pods.container import Kit
+from volplane.node.pods.keeper import Pods
+from volplane.node.pods.runtimes import Runtimes
+from volplane.node.pods.worker import Shared
+from volplane.node.reconstruct import attachability, reconstruct
+from volplane.node.settings import NodeSettings
+from volplane.node.sources import Sources
+from volplane.node.status import NodeObject
+from volplane.volumes import kinds
+from volplane.volumes.base import Plugin, Site, Spec
+from volplane.volumes.csi import Drivers
+
+log = logging.getLogger(__name__)
+
+FAREWELL = 2.0  # seconds for the last writes of a node that stops
+
+
+class NodeRole:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        client: Client,
+        host: Host,
+        images: Mapping[str, TaskImage],
+        *,
+        processes: Runtime | None = None,
+        cover: tuple[str, ...] = (),
+    ) -> None:
+        """`processes`: another runtime for what is no built-in image; `cover`: paths no container may see."""
+        self.settings, self.client, self.host = settings, client, host
+        self.name = settings.hostname_override or os.uname().nodename.lower()
+        self.paths = paths = NodePaths(settings.root_dir, identity=not settings.own_paths)
+        self.object = NodeObject(client, settings, self.name)
+        self.events = Recorder(client, "kubelet", self.name)
+        self.drivers = Drivers()
+        site = Site(self.name, host, paths, client, lambda: self.object.capacity)
+        self.volumes = VolumeManager(
+            site, kinds.all_plugins(site, self.drivers, client.cache(CSIDriver)), self.object, self.events
+        )
+        self.sources = Sources(client, self.volumes)
+        self.csinode = CSINodeObject(client, self.object)
+        self.watcher = PluginWatcher(paths, host, self.drivers, self.csinode)
+        tasks = TaskRuntime(images, paths)
+        self.runtimes = Runtimes(
+            tasks, processes or ProcessRuntime(paths.real(paths.containers), host, cover=(paths.root, *cover))
+        )
+        kit = Kit(self.runtimes, Builder(site, _cluster_variables(settings)), self.events)
+        self.pods = Pods(client, self.name, Shared(client, self.volumes, kit, host_ip=settings.node_ip))
+        self._stack = AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] | None = None
+        self._shared_root = False
+
+    # --- start
+
+    async def start(self) -> None:
+        self._failed = asyncio.get_running_loop().create_future()
+        await self._prepare_disk()
+        await self._stack.enter_async_context(self.events)
+        self.drivers.on_added(self.volumes.driver_added)
+        self.object.on_reported = self.volumes.kick_all
+        self.object.on_attached = self.volumes.kick_all
+        await reconstruct(self.volumes)
+        await self._join()
+        self._spawn(self.object.run(), "node object")
+        self._spawn(self.watcher.run(), "plugin watcher")
+        await self._take_over()
+        self._spawn(self._republish(), "republish")
+
+    async def _prepare_disk(self) -> None:
+        real = self.paths.real
+        wanted = (self.paths.pods, self.paths.plugins, self.paths.registry, self.paths.containers)
+        await self.host.call(_make_directories, self.paths.root, [real(p) for p in wanted])
+        if self.settings.own_paths:
+            await self.host.call(_make_directories, self.paths.dev, [])
+        await self._share_root()
+        self.object.info = await self.host.call(machine.system_info, self.settings.instance_id)
+        self.object.capacity = await self.host.call(
+            machine.capacity, self.paths.root, self.settings.max_pods, self.settings.capacity
+        )
+
+    async def _share_root(self) -> None:
+        """What a driver mounts inside its container must appear here, and the reverse.
+
+        Done before anything is mounted below: a later bind would leave a second, hidden copy of each mount.
+        """
+        table = await self.host.mounts()
+        around = [e for e in table if _is_inside(self.paths.root, e.target)]
+        above = max(reversed(around), key=lambda e: len(e.target))  # the mount that the root lies in
+        self._shared_root = above.target == self.paths.root
+        if not above.shared:
+            await self.host.make_shared(self.paths.root)
+            self._shared_root = True
+
+    async def _join(self) -> None:
+        """The Node and its CSINode are there before anybody is told that we are ready."""
+        await self.object.register()
+        await self.csinode.ensure()
+
+    async def _take_over(self) -> None:
+        await self.object.cache.synced()
+        await self.client.cache(CSIDriver).synced()
+        attachability(self.volumes)
+        self.object.in_use = self.volumes.in_use
+        self.object.report()
+        self.object.set_ready()
+        await self.pods.start()
+
+    def _spawn(self, work: object, name: str) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        task.set_name(f"{self.name}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            assert self._failed is not None
+            if not self._failed.done():
+                self._failed.set_exception(error)
+
+    async def _republish(self) -> None:
+        """The backstop: tokens grow old, and drivers may want to be asked again."""
+
+        def is_due(plugin: Plugin, spec: Spec) -> bool:
+            return plugin.is_refreshed(spec)
+
+        while True:
+            await asyncio.sleep(self.settings.sync_frequency)
+            self.volumes.refresh(is_due)
+
+    async def wait(self) -> None:
+        """Until a part of the node breaks; raises what broke it."""
+        assert self._failed is not None
+        await asyncio.shield(self._failed)
+
+    # --- what it tells
+
+    def waits(self) -> list[Waiting]:
+        return self.volumes.waits()
+
+    # --- stop
+
+    async def stop(self, *, drain: bool) -> None:
+        """With `drain`, pods are stopped and volumes unmounted; without, everything is left as it is."""
+        try:
+            if drain:
+                await self._drain()
+        finally:
+            await self._close()
+
+    async def _drain(self) -> None:
+        self.volumes.suspend()
+        workers = list(self.pods.workers.values())
+        first = [w for w in workers if self._uses_devices(w.pod)]
+        try:
+            async with asyncio.timeout(self.settings.shutdown_grace_period):
+                await self.pods.suspend(first)
+                await self.volumes.unstaged()
+                await self.pods.suspend(workers)
+                await self.volumes.emptied()
+        except TimeoutError:
+            left = "; ".join(f"{w.key}: {w.why}" for w in self.waits())
+            log.warning("not everything was unmounted in time: %s", left or "a container does not end")
+        try:
+            async with asyncio.timeout(FAREWELL):
+                await self.object.written()
+        except TimeoutError:
+            log.warning("the last volumesInUse was not written")
+
+    def _uses_devices(self, pod: Pod) -> bool:
+        return any(
+            e.staged for e in self.volumes.entries.values() if pod.uid in e.wanted or pod.uid in e.pods
+        )
+
+    async def _close(self) -> None:
+        await self.pods.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.volumes.close()
+        await self.sources.close()
+        await self.runtimes.close()
+        await self._stack.aclose()
+        await self._unshare_root()
+        if self._failed is not None:
+            self._failed.cancel()
+
+    async def _unshare_root(self) -> None:
+        if not self._shared_root:
+            return
+        below = (await self.host.mounts()).under(self.paths.root)
+        if all(e.target == self.paths.root for e in below):
+            # A driver's socket may still be open in it; nothing is mounted below, so nothing is hidden.
+            await self.host.unmount(self.paths.root, detach=True)
+
+
+def _make_directories(root: str, inside: list[str]) -> None:
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    for path in inside:
+        os.makedirs(path, mode=0o755, exist_ok=True)
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _cluster_variables(settings: NodeSettings) -> dict[str, str]:
+    """How programs in containers find the API server."""
+    if not settings.cluster_host:
+        return {}
+    host, port = settings.cluster_host, str(settings.cluster_port)
+    address = f"tcp://{host}:{port}"
+    return {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "KUBERNETES_SERVICE_PORT_HTTPS": port,
+        "KUBERNETES_PORT": address,
+        f"KUBERNETES_PORT_{port}_TCP": address,
+        f"KUBERNETES_PORT_{port}_TCP_PROTO": "tcp",
+        f"KUBERNETES_PORT_{port}_TCP_PORT": port,
+        f"KUBERNETES_PORT_{port}_TCP_ADDR": host,
+    }
+
+
+async def run(
+    settings: NodeSettings,
+    client: Client,
+    host: Host,
+    images: Mapping[str, TaskImage],
+    *,
+    stop: asyncio.Event | None = None,
+    cover: tuple[str, ...] = (),
+) -> None:
+    """A node until `stop` is set (then it drains) or the task is cancelled (then everything is left)."""
+    node = NodeRole(settings, client, host, images, cover=cover)
+    asked = asyncio.create_task((stop or asyncio.Event()).wait())
+    try:
+        await node.start()
+        broken = asyncio.create_task(node.wait())
+        await asyncio.wait({asked, broken}, return_when=asyncio.FIRST_COMPLETED)
+        if broken.done():
+            broken.result()
+        broken.cancel()
+    finally:
+        drain = asked.done() and not asked.cancelled()
+        asked.cancel()
+        await node.stop(drain=drain)

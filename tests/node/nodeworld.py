@@ -1,0 +1,327 @@
+"""A node over the real API server in process, with a driver on a real socket that makes real mounts.
+
+The test plays the attach/detach controller and the binder: it makes claims bound and volumes attached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.loops.inprocess import World, until, world
+from volplane.api import names
+from volplane.api.codec import convert
+from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount
+from volplane.api.meta import ObjectMeta
+from volplane.api.storage import CSIDriver, CSINode, VolumeAttachment
+from volplane.client.client import Client
+from volplane.csi import v1
+from volplane.csi.registration import Registrar
+from volplane.host import Host, NodePaths, mounts
+from volplane.node.containers.task import TaskContext, TaskImage
+from volplane.node.runner import NodeRole
+from volplane.node.settings import NodeSettings
+from volplane.sdk import Driver, Server
+
+DRIVER = "disks.test"
+NODE = "worker-1"
+
+Hook = Callable[[Any], Awaitable[None]]
+
+
+class Disks(Driver):
+    """Stages a tmpfs, publishes a bind mount of it; a hook before a method may fail, hang or look."""
+
+    name, version = DRIVER, "1.0"
+
+    def __init__(self, paths: NodePaths) -> None:
+        super().__init__()
+        self.paths = paths
+        self.calls: list[tuple[str, Any]] = []
+        self.hooks: dict[str, Hook] = {}
+        self.after: dict[str, Hook] = {}
+
+    def counted(self) -> Counter[str]:
+        return Counter(name for name, _ in self.calls)
+
+    async def _enter(self, name: str, request: Any) -> None:
+        self.calls.append((name, request))
+        if hook := self.hooks.get(name):
+            await hook(request)
+
+    async def _leave(self, name: str, request: Any) -> None:
+        if hook := self.after.get(name):
+            await hook(request)
+
+    async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+        topology = v1.Topology(segments={"topology.disks.test/zone": "a"})
+        return v1.NodeGetInfoResponse(node_id="n-1", max_volumes_per_node=5, accessible_topology=topology)
+
+    async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
+        await self._enter("stage", request)
+        path = self.paths.real(request.staging_target_path)
+        if not mounts.is_mount(path):
+            mounts.mount("tmpfs", path, "tmpfs", [])
+        await self._leave("stage", request)
+        return v1.NodeStageVolumeResponse()
+
+    async def node_unstage_volume(self, request: v1.NodeUnstageVolumeRequest) -> v1.NodeUnstageVolumeResponse:
+        await self._enter("unstage", request)
+        mounts.unmount(self.paths.real(request.staging_target_path))
+        return v1.NodeUnstageVolumeResponse()
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        await self._enter("publish", request)
+        target = self.paths.real(request.target_path)
+        os.makedirs(target, exist_ok=True)
+        if not mounts.is_mount(target):
+            source = self.paths.real(request.staging_target_path)
+            mounts.bind(source, target, readonly=request.readonly, recursive=False)
+        await self._leave("publish", request)
+        return v1.NodePublishVolumeResponse()
+
+    async def node_unpublish_volume(
+        self, request: v1.NodeUnpublishVolumeRequest
+    ) -> v1.NodeUnpublishVolumeResponse:
+        await self._enter("unpublish", request)
+        target = self.paths.real(request.target_path)
+        mounts.unmount(target)
+        with suppress(FileNotFoundError):
+            os.rmdir(target)
+        return v1.NodeUnpublishVolumeResponse()
+
+
+async def forever(context: TaskContext) -> None:
+    """A container that runs until it is asked to end."""
+    await context.stop.wait()
+
+
+async def once(context: TaskContext) -> None:
+    """A container that ends at once; its first argument is the exit code."""
+    raise SystemExit(int(context.args[0]) if context.args else 0)
+
+
+class NodeWorld:
+    def __init__(self, api: World, directory: str, stack: AsyncExitStack) -> None:
+        self.api, self.client = api, api.client
+        self.directory = directory
+        self.paths = NodePaths(f"{directory}/n/1")
+        self.disks = Disks(self.paths)
+        self.images: dict[str, TaskImage] = {"forever": forever, "once": once}
+        self.host = Host()
+        self.role: NodeRole | None = None
+        self._stack = stack
+        self._driver: AsyncExitStack | None = None
+
+    # --- the node and its driver
+
+    async def start(self, client: Client | None = None, **settings: Any) -> NodeRole:
+        made = NodeSettings(
+            hostname_override=NODE,
+            root_dir=self.paths.root,
+            zone="us-east-1a",
+            region="us-east-1",
+            instance_id="i-0123456789",
+            instance_type="m5.large",
+            **settings,
+        )
+        self.role = NodeRole(made, client or self.api.loner("kubelet"), self.host, self.images)
+        await self.role.start()
+        return self.role
+
+    async def stop(self, *, drain: bool = True) -> None:
+        role, self.role = self.role, None
+        if role is not None:
+            await role.stop(drain=drain)
+            await role.client.close()
+
+    async def start_driver(self) -> None:
+        self._driver = stack = AsyncExitStack()
+        socket = self.paths.real(self.paths.driver_socket(DRIVER))
+        os.makedirs(os.path.dirname(socket), exist_ok=True)
+        os.makedirs(self.paths.real(self.paths.registry), exist_ok=True)
+        await stack.enter_async_context(Server(self.disks, socket, grace=0))
+        registrar = Registrar(self.paths.real(self.paths.registry), DRIVER, self.paths.driver_socket(DRIVER))
+        await stack.enter_async_context(registrar)
+
+    async def registered(self) -> CSINode:
+        return await until(self._registered)
+
+    async def _registered(self) -> CSINode | None:
+        found = await self.client.find(CSINode, NODE)
+        return found if found is not None and found.spec.drivers else None
+
+    async def stop_driver(self) -> None:
+        if self._driver is not None:
+            await self._driver.aclose()
+            self._driver = None
+
+    async def close(self) -> None:
+        await self.stop()
+        await self.stop_driver()
+        await self.host.close()
+        for entry in mounts.read_table().under(self.directory):
+            mounts.unmount(entry.target, detach=True)
+        shutil.rmtree(self.directory)
+
+    # --- the rest of the cluster
+
+    async def volume(self, name: str = "data", *, attached: bool = True, **spec: Any) -> PersistentVolume:
+        """A claim `name` in `default` with its volume `pv-<name>`, bound, and attached unless told not to."""
+        driver = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}
+        await self.client.create(convert(CSIDriver, driver), exists_ok=True)
+        size, modes = {"storage": "1Gi"}, spec.pop("accessModes", ["ReadWriteOnce"])
+        claim = await self.client.create(
+            convert(
+                PersistentVolumeClaim,
+                {
+                    "metadata": {"name": name, "namespace": "default"},
+                    "spec": {
+                        "accessModes": modes,
+                        "resources": {"requests": size},
+                        "volumeName": f"pv-{name}",
+                        "storageClassName": "",
+                    },
+                },
+            )
+        )
+        volume = await self.client.create(
+            convert(
+                PersistentVolume,
+                {
+                    "metadata": {"name": f"pv-{name}"},
+                    "spec": {
+                        "capacity": size,
+                        "accessModes": modes,
+                        "claimRef": {"namespace": "default", "name": name, "uid": claim.uid},
+                        "csi": {"driver": DRIVER, "volumeHandle": f"vol-{name}", "fsType": "ext4"},
+                        **spec,
+                    },
+                },
+            )
+        )
+        await self.client.patch(
+            PersistentVolumeClaim, name, "default", merge={"status": {"phase": "Bound"}}, subresource="status"
+        )
+        if attached:
+            await self.attach(name)
+        return volume
+
+    async def attach(self, name: str = "data") -> None:
+        attachment = names.attachment(f"vol-{name}", DRIVER, NODE)
+        spec = {"attacher": DRIVER, "nodeName": NODE, "source": {"persistentVolumeName": f"pv-{name}"}}
+        body = {"metadata": {"name": attachment}, "spec": spec}
+        await self.client.create(convert(VolumeAttachment, body), exists_ok=True)
+        status = {"attached": True, "attachmentMetadata": {"devicePath": f"/dev/{name}"}}
+        await self.client.patch(VolumeAttachment, attachment, merge={"status": status}, subresource="status")
+        node = await self.client.get(Node, NODE)
+        listed = [{"name": v.name, "devicePath": ""} for v in node.status.volumes_attached]
+        listed.append({"name": unique(name), "devicePath": ""})
+        await self.client.patch(
+            Node, NODE, merge={"status": {"volumesAttached": listed}}, subresource="status"
+        )
+
+    async def pod(
+        self,
+        name: str = "app",
+        *,
+        claim: str = "",
+        volumes: list[dict[str, Any]] | None = None,
+        mounts: list[dict[str, Any]] | None = None,
+        container: Mapping[str, Any] | None = None,
+        **spec: Any,
+    ) -> Pod:
+        sources, places = list(volumes or []), list(mounts or [])
+        if claim:
+            sources.append({"name": "data", "persistentVolumeClaim": {"claimName": claim}})
+            places.append({"name": "data", "mountPath": "/data"})
+        account = ServiceAccount(
+            metadata=ObjectMeta(name="default", namespace="default"), automount_service_account_token=False
+        )
+        await self.client.create(account, exists_ok=True)
+        main = {"name": "main", "image": "forever", "volumeMounts": places, **(container or {})}
+        body = {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": NODE, "containers": [main], "volumes": sources, **spec},
+        }
+        return await self.client.create(convert(Pod, body))
+
+    async def delete(self, name: str = "app", **options: Any) -> None:
+        await self.client.delete(Pod, name, "default", **options)
+
+    # --- looking
+
+    async def phase(self, name: str = "app") -> str:
+        found = await self.client.find(Pod, name, "default")
+        return found.status.phase if found else "gone"
+
+    async def until_phase(self, phase: str, name: str = "app") -> None:
+        async def reached() -> bool:
+            return await self.phase(name) == phase
+
+        await until(reached)
+
+    async def until_ready(self, name: str = "app") -> Pod:
+        async def ready() -> Pod | None:
+            found = await self.client.get(Pod, name, "default")
+            fit = any(c.type == "Ready" and c.status == "True" for c in found.status.conditions)
+            return found if fit else None
+
+        return await until(ready)
+
+    async def messages(self) -> list[str]:
+        """What users have been told by the node."""
+        assert self.role is not None
+        await self.role.events.flushed()
+        return [e.message for e in await self.client.list(Event, "default")]
+
+    async def until_told(self, part: str) -> str:
+        async def told() -> str | None:
+            return next((m for m in await self.messages() if part in m), None)
+
+        return await until(told)
+
+    async def in_use(self) -> list[str]:
+        return list((await self.client.get(Node, NODE)).status.volumes_in_use)
+
+    def mounted(self) -> list[str]:
+        """Mounts below the node's root, as the wire knows them."""
+        found = (e.target for e in mounts.read_table().under(self.paths.root))
+        return sorted(self.paths.wire(t) for t in found if t != self.paths.root)
+
+
+def unique(name: str = "data") -> str:
+    return names.csi_volume(DRIVER, f"vol-{name}")
+
+
+@asynccontextmanager
+async def node_world() -> AsyncIterator[NodeWorld]:
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(world())
+        made = NodeWorld(api, tempfile.mkdtemp(prefix="vp-"), stack)
+        stack.push_async_callback(made.close)
+        yield made
+
+
+async def settled(seconds: float = 0.05) -> None:
+    """Time for something that must not happen to happen anyway."""
+    await asyncio.sleep(seconds)
+
+
+def there(path: str | Path) -> bool:
+    return Path(path).exists()
+
+
+def write(path: str | Path, text: str) -> None:
+    Path(path).write_text(text)
+
+
+def read(path: str | Path) -> str:
+    return Path(path).read_text()

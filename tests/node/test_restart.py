@@ -1,0 +1,175 @@
+"""A node that stops, drained or not, and starts again on the same directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loops.inprocess import until
+from tests.node.nodeworld import NODE, NodeWorld, node_world, there, unique, write
+from volplane.api.core import Node, Pod
+from volplane.host import mounts
+
+pytestmark = pytest.mark.root
+
+
+async def running(here: NodeWorld, **pod: Any) -> Pod:
+    await here.start()
+    await here.start_driver()
+    await here.registered()
+    await here.volume()
+    await here.pod(claim="data", **pod)
+    return await here.until_ready()
+
+
+async def is_out_of_use(here: NodeWorld) -> None:
+    async def unused() -> bool:
+        return not await here.in_use()
+
+    await until(unused)
+
+
+async def test_volumes_are_staged_and_published_again_and_never_unmounted() -> None:
+    async with node_world() as here:
+        await running(here)
+        mounted = here.mounted()
+        await here.stop(drain=False)
+        assert here.mounted() == mounted
+        here.disks.calls.clear()
+        await here.start()
+
+        async def again() -> bool:
+            return here.disks.counted() == {"stage": 1, "publish": 1}
+
+        await until(again)
+        await here.until_ready()
+        assert here.mounted() == mounted
+        assert here.disks.counted() == {"stage": 1, "publish": 1}
+
+
+async def test_a_pod_deleted_meanwhile_is_taken_down_from_what_the_disk_tells() -> None:
+    async with node_world() as here:
+        await running(here)
+        await here.stop(drain=False)
+        await here.delete(grace=0)
+        here.disks.calls.clear()
+        await here.start()
+        await is_out_of_use(here)
+        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
+        assert here.mounted() == []
+        assert await asyncio.to_thread(os.listdir, here.paths.real(here.paths.pods)) == []
+
+
+async def test_a_stage_without_a_pod_directory_is_found_too() -> None:
+    async with node_world() as here:
+        entered = asyncio.Event()
+
+        async def hang(request: Any) -> None:
+            entered.set()
+            await asyncio.sleep(3600)
+
+        await here.start()
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+        here.disks.after["stage"] = hang
+        await here.pod(claim="data")
+        await entered.wait()
+        await here.stop(drain=False)
+        await here.stop_driver()
+        await here.delete(grace=0)
+        here.disks.after.clear()
+        here.disks.calls.clear()
+        assert len(here.mounted()) == 1
+        await here.start_driver()
+        await here.start()
+        await is_out_of_use(here)
+        assert [name for name, _ in here.disks.calls] == ["unstage"]
+        assert here.mounted() == []
+
+
+async def test_after_a_reboot_everything_is_mounted_again() -> None:
+    async with node_world() as here:
+        await running(here)
+        mounted = here.mounted()
+        await here.stop(drain=False)
+        for entry in mounts.read_table().under(here.paths.root):
+            mounts.unmount(entry.target, detach=True)
+        assert here.mounted() == []
+        await here.start()
+
+        async def back() -> bool:
+            return here.mounted() == mounted
+
+        await until(back)
+        await here.until_ready()
+
+
+async def test_broken_metadata_of_an_orphan_is_left_alone() -> None:
+    async with node_world() as here:
+        pod = await running(here)
+        await here.stop(drain=False)
+        await here.delete(grace=0)
+        data = Path(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
+        write(data, "{")
+        here.disks.calls.clear()
+        await here.start()
+
+        async def unstage_refused() -> bool:
+            assert here.role is not None
+            return any("still mounted by other references" in w.why for w in here.role.waits())
+
+        await until(unstage_refused)
+        assert there(data)
+        assert here.disks.counted() == {}
+        assert await here.in_use() == [unique()]
+
+
+async def test_a_drained_node_leaves_no_mount_and_its_pods_run_again_later() -> None:
+    async with node_world() as here:
+        await running(here, restartPolicy="Never")
+        await here.stop(drain=True)
+        assert here.mounted() == []
+        assert here.disks.counted() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
+        assert await here.in_use() == []
+        pod = await here.client.get(Pod, "app", "default")
+        assert pod.status.phase == "Running"
+        await here.start()
+
+        async def again() -> bool:
+            found = await here.client.get(Pod, "app", "default")
+            (status,) = found.status.container_statuses
+            return status.restart_count == 1 and status.state.running is not None
+
+        await until(again)
+        assert len(here.mounted()) == 2
+
+
+async def test_what_a_pod_has_written_to_its_empty_directory_survives_a_drain() -> None:
+    async with node_world() as here:
+        await here.start()
+        volume = {"name": "scratch", "emptyDir": {}}
+        await here.pod(volumes=[volume], mounts=[{"name": "scratch", "mountPath": "/x"}])
+        pod = await here.until_ready()
+        path = Path(here.paths.real(here.paths.volume(pod.uid, "kubernetes.io/empty-dir", "scratch")))
+        write(path / "file", "kept")
+        await here.stop(drain=True)
+        await here.start()
+        await here.until_ready()
+        assert (path / "file").read_text() == "kept"
+        await here.delete()
+        await here.until_phase("gone")
+        assert not there(path)
+
+
+async def test_volumes_in_use_stay_as_they_were_until_the_disk_has_been_read() -> None:
+    async with node_world() as here:
+        await running(here)
+        await here.stop(drain=False)
+        node = await here.client.get(Node, NODE)
+        await here.start()
+        assert await here.in_use() == list(node.status.volumes_in_use) == [unique()]

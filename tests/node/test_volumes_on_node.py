@@ -1,0 +1,255 @@
+"""Volumes of pods on a node, on real sockets and real mounts: what drivers are asked, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.loops.inprocess import until
+from tests.node.nodeworld import Hook, NodeWorld, node_world, settled, there, unique
+from volplane.api.core import PersistentVolumeClaim, Pod
+from volplane.api.storage import CSIDriver
+from volplane.csi.outcome import CallError, Code
+from volplane.host import mounts
+
+pytestmark = pytest.mark.root
+
+
+async def ready(here: NodeWorld) -> None:
+    await here.start()
+    await here.start_driver()
+    await here.registered()
+
+
+def failing(code: Code, text: str = "no") -> Hook:
+    async def fail(request: Any) -> None:
+        raise CallError(code, text)
+
+    return fail
+
+
+def sometimes(test: Callable[[], bool]) -> Callable[[], Any]:
+    async def asked() -> bool:
+        return test()
+
+    return asked
+
+
+async def is_out_of_use(here: NodeWorld) -> None:
+    async def unused() -> bool:
+        return not await here.in_use()
+
+    await until(unused)
+
+
+async def test_two_pods_share_one_stage() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        await here.pod("a", claim="data")
+        await here.pod("b", claim="data")
+        await here.until_ready("a")
+        await here.until_ready("b")
+        targets = {r.target_path for name, r in here.disks.calls if name == "publish"}
+        assert here.disks.counted() == {"stage": 1, "publish": 2}
+        assert len(targets) == 2
+        await here.delete("a")
+        await here.until_phase("gone", "a")
+        assert here.disks.counted()["unstage"] == 0
+        await here.delete("b")
+        await is_out_of_use(here)
+        assert here.disks.counted() == {"stage": 1, "publish": 2, "unpublish": 2, "unstage": 1}
+
+
+async def test_nothing_is_staged_before_the_volume_is_attached() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume(attached=False)
+        await here.pod(claim="data")
+
+        async def reported() -> bool:
+            return unique() in await here.in_use()
+
+        await until(reported)
+        await settled()
+        assert not here.disks.calls
+        assert here.role is not None
+        (wait,) = here.role.waits()
+        assert wait.why == "not attached yet: node.status.volumesAttached does not list it"
+        await here.attach()
+        await here.until_ready()
+        assert here.disks.counted() == {"stage": 1, "publish": 1}
+
+
+async def test_a_refused_publish_leaves_nothing_and_is_tried_again() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        here.disks.hooks["publish"] = failing(Code.INVALID_ARGUMENT, "bad wish")
+        pod = await here.pod(claim="data")
+        await here.until_told(
+            'MountVolume.SetUp failed for volume "pv-data" : rpc error: code = InvalidArgument desc = bad'
+        )
+        assert not there(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
+        await until(sometimes(lambda: here.disks.counted()["publish"] > 1))
+        await here.delete()
+        await is_out_of_use(here)
+        assert here.disks.counted()["unpublish"] == 0
+        assert here.disks.counted()["unstage"] == 1
+
+
+async def test_an_uncertain_stage_is_undone_after_the_pod_is_deleted() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        here.disks.after["stage"] = failing(Code.ABORTED, "still at it")
+        await here.pod(claim="data")
+        await here.until_told(
+            'MountVolume.MountDevice failed for volume "pv-data" : rpc error: code = Aborted'
+        )
+        assert await here.in_use() == [unique()]
+        await here.delete()
+        await here.until_phase("gone")
+        await is_out_of_use(here)
+        assert here.disks.counted()["unstage"] == 1
+        assert here.disks.counted()["publish"] == 0
+        assert here.mounted() == []
+
+
+async def test_a_pod_deleted_while_its_publish_runs_is_unpublished_afterwards() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hang(request: Any) -> None:
+            entered.set()
+            await go_on.wait()
+
+        here.disks.hooks["publish"] = hang
+        await here.pod(claim="data")
+        await entered.wait()
+        await here.delete()
+        await settled()
+        assert here.disks.counted() == {"stage": 1, "publish": 1}
+        assert await here.phase() != "gone"
+        go_on.set()
+        await here.until_phase("gone")
+        await is_out_of_use(here)
+        assert here.disks.counted() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
+
+
+async def test_a_failing_unpublish_keeps_the_pod_and_the_volume() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_ready()
+        here.disks.hooks["unpublish"] = failing(Code.NOT_FOUND)
+        await here.delete()
+        await until(sometimes(lambda: here.disks.counted()["unpublish"] >= 2))
+        assert (await here.client.get(Pod, "app", "default")).is_deleting
+        assert await here.in_use() == [unique()]
+        assert here.disks.counted()["unstage"] == 0
+        del here.disks.hooks["unpublish"]
+        await here.until_phase("gone")
+        await is_out_of_use(here)
+
+
+async def test_a_pod_waits_for_its_driver_and_goes_on_when_it_comes() -> None:
+    async with node_world() as here:
+        await here.start()
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_told("driver name disks.test not found in the list of registered CSI drivers")
+        await here.start_driver()
+        await here.until_ready()
+
+
+async def test_teardown_waits_for_a_driver_that_has_left() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_ready()
+        await here.stop_driver()
+        assert here.role is not None
+        await until(sometimes(lambda: not list(here.role.drivers)))
+        await here.delete()
+        await settled()
+        assert await here.phase() != "gone"
+        assert len(here.mounted()) == 2
+        await here.start_driver()
+        await here.until_phase("gone")
+        await is_out_of_use(here)
+        assert here.mounted() == []
+
+
+async def test_a_second_pod_is_refused_a_volume_for_one_pod() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume(accessModes=["ReadWriteOncePod"])
+        await here.pod("a", claim="data")
+        await here.until_ready("a")
+        await here.pod("b", claim="data")
+        await here.until_told("uses the ReadWriteOncePod access mode and is already in use by another pod")
+        assert here.disks.counted()["publish"] == 1
+        await here.delete("a")
+        await here.until_ready("b")
+
+
+async def test_a_claim_that_is_not_bound_is_told_and_looked_at_again() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        status = {"status": {"phase": "Pending"}}
+        await here.client.patch(PersistentVolumeClaim, "data", "default", merge=status, subresource="status")
+        await here.pod(claim="data")
+        told = await here.until_told("PVC is not bound")
+        assert told == (
+            "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], "
+            "failed to process volumes=[data]: error processing PVC default/data: PVC is not bound"
+        )
+        status = {"status": {"phase": "Bound"}}
+        await here.client.patch(PersistentVolumeClaim, "data", "default", merge=status, subresource="status")
+        await here.until_ready()
+
+
+async def test_a_block_volume_in_volume_mounts_is_refused_without_a_call() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume(volumeMode="Block")
+        await here.pod(claim="data")
+        await here.until_told("volume data has volumeMode Block, but is specified in volumeMounts")
+        assert not here.disks.calls
+
+
+async def test_a_failing_republish_changes_nothing_for_a_running_pod() -> None:
+    async with node_world() as here:
+        await here.start(sync_frequency=0.05)
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+        await here.client.patch(CSIDriver, "disks.test", merge={"spec": {"requiresRepublish": True}})
+        await here.pod(claim="data")
+        pod = await here.until_ready()
+        await until(sometimes(lambda: here.disks.counted()["publish"] > 2))
+        here.disks.hooks["publish"] = failing(Code.INTERNAL, "not now")
+        await here.until_told("not now")
+        assert (await here.client.get(Pod, "app", "default")).status.phase == "Running"
+        assert mounts.is_mount(here.paths.real(here.paths.csi_target(pod.uid, "pv-data")))
+        assert here.disks.counted()["unpublish"] == 0
+
+
+async def test_a_pod_of_another_zone_is_refused() -> None:
+    async with node_world() as here:
+        await ready(here)
+        expression = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["eu-1"]}
+        terms = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+        await here.volume(nodeAffinity=terms)
+        await here.pod(claim="data")
+        await here.until_told('MountVolume.NodeAffinity check failed for volume "pv-data" : no matching')
+        assert not here.disks.calls

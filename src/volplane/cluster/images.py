@@ -42,7 +42,7 @@ def images(kit: Kit) -> dict[str, TaskImage]:
     async def ebs_plugin(context: TaskContext) -> None:
         mode, *rest = context.args or ("",)
         settings = _settings(DriverSettings, rest)
-        socket = context.path(settings.endpoint.removeprefix("unix:").replace("//", "/", 1))
+        socket = context.path("/" + settings.endpoint.removeprefix("unix:").lstrip("/"))
         if mode == "controller":
             await _until_stopped(context, ebs.run_controller(kit.account, kit.host, socket))
         elif mode == "node":

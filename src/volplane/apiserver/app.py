@@ -6,6 +6,7 @@ logged with its trace and told as a 500 without it. Bodies and tokens are never 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import secrets
@@ -20,12 +21,14 @@ from volplane.api.errors import (
     InternalError,
     MethodNotAllowed,
     NotFound,
+    Timeout,
     TooLarge,
     Unavailable,
 )
 from volplane.apiserver import answers, discovery, options, public, reviews
 from volplane.apiserver.auth.authenticate import Authenticator
 from volplane.apiserver.auth.authorize import Act, Authorizer, may
+from volplane.apiserver.auth.issuer import metadata
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.handlers import HANDLERS, on_post
 from volplane.apiserver.paths import Target, parse
@@ -42,6 +45,7 @@ log = logging.getLogger(__name__)
 
 Reply = Response | Upgraded
 
+PATIENCE = 60.0  # seconds a request may take, streams left out
 BODY_LIMIT = 3 * 1024 * 1024
 _PARTS = frozenset({"status", "finalize", "ephemeralcontainers"})  # of the object itself, see Strategy
 _OPENAPI = ("/openapi/v2", "/openapi/v3")
@@ -135,7 +139,13 @@ class App:
         handler = HANDLERS.get(call.verb)
         if handler is None or (call.subresource and call.subresource not in _PARTS):
             raise NotFound.path()
-        return await handler(self.backend, entry, call, request)
+        if call.verb == "watch":
+            return await handler(self.backend, entry, call, request)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await handler(self.backend, entry, call, request)
+        except TimeoutError as error:
+            raise Timeout("Timeout: request did not complete within the allotted timeout") from error
 
     def _call(self, request: Request, user: User, entry: Entry, verb: str, target: Target) -> Call:
         writes = verb in ("create", "update", "patch")
@@ -160,6 +170,10 @@ class App:
             return public.health(request, ready=self.ready)
         if path == "/version":
             return answers.json(200, public.VERSION)
+        if path == "/openid/v1/jwks":
+            return answers.json(200, self.backend.issuer.jwks())
+        if path == "/.well-known/openid-configuration":
+            return answers.json(200, metadata())
         if path == "/metrics":
             return public.measured()
         if path.startswith(_OPENAPI):

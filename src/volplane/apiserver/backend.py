@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.core import Namespace
+from volplane.apiserver.auth.issuer import Issuer
 from volplane.apiserver.registry import Entry, Registry
 from volplane.apiserver.strategy import Call, R
 from volplane.base import failpoint, trace
@@ -39,9 +40,10 @@ class Written(Struct):
 
 
 class Backend:
-    def __init__(self, store: Store, registry: Registry) -> None:
+    def __init__(self, store: Store, registry: Registry, issuer: Issuer) -> None:
         self.store = store
         self.registry = registry
+        self.issuer = issuer
         self.namespaces = registry.of(Namespace)
         self.reader = StoreReader(self)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from volplane.apiserver import strategies
 from volplane.apiserver.auth.authorize import Authorizer, Roles, masters, public
+from volplane.apiserver.auth.issuer import Issuer
 from volplane.apiserver.auth.roles import SYSTEM_ROLES
 from volplane.apiserver.auth.users import ADMIN
 from volplane.apiserver.backend import Backend
@@ -24,8 +25,8 @@ from volplane.store import Store
 
 
 class Core:
-    def __init__(self, store: Store) -> None:
-        self.backend = Backend(store, Registry(SERVED, strategies.of))
+    def __init__(self, store: Store, issuer: Issuer | None = None) -> None:
+        self.backend = Backend(store, Registry(SERVED, strategies.of), issuer or Issuer())
         self.authorizers: Sequence[Authorizer] = [masters, public, Roles(SYSTEM_ROLES)]
         self._house: asyncio.Task[None] | None = None
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from msgspec import structs
 
-from volplane.api import kinds
+from volplane.api import codec, kinds
 from volplane.api.errors import APIError, Unavailable
 from volplane.apiserver import answers, decode, options
 from volplane.apiserver.backend import Backend
@@ -125,8 +125,8 @@ async def on_post(post: Post, backend: Backend, entry: Entry, call: Call, reques
     content_type = request.headers.get("content-type")
     obj, warnings = decode.decode_body(kind, request.body, content_type, validation)
     call.warnings.extend(warnings)
-    await post.act(backend, entry, call, obj)
-    return answers.success(201)
+    made = await post.act(backend, entry, call, obj)
+    return answers.success(201) if made is None else answers.body(_wanted(request), 201, codec.encode(made))
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -83,8 +83,9 @@ class Local:
         post = subresources.POSTS.get((entry.resource, subresource))
         if post is None:
             raise NotFound.path()
-        await post.act(self._backend, entry, call, obj)
-        return obj
+        answer: Any = await post.act(self._backend, entry, call, obj)
+        answered: T = answer or obj
+        return answered
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
         meta = obj.metadata

@@ -9,8 +9,10 @@ from pathlib import Path
 from volplane import web
 from volplane.apiserver.app import BODY_LIMIT, App
 from volplane.apiserver.auth import kubeconfig
+from volplane.apiserver.auth.accounts import AccountTokens
 from volplane.apiserver.auth.authenticate import Authenticator, Tokens
 from volplane.apiserver.auth.certificates import Authority, write_private
+from volplane.apiserver.auth.issuer import Issuer
 from volplane.apiserver.auth.users import ADMIN, MASTERS
 from volplane.apiserver.core import Core
 from volplane.apiserver.local import Local
@@ -73,6 +75,7 @@ class Pki:
             "apiserver-kubelet-client", "kube-apiserver-kubelet-client", (MASTERS,)
         )
         self.admin_token = _token(directory / "admin.token")
+        self.issuer = Issuer.load(directory / "sa.key")
         self.tokens = Tokens()
         self.tokens.add(self.admin_token, ADMIN)
         self.ca_path = str(self.authority.pair.cert_path)
@@ -81,11 +84,16 @@ class Pki:
 async def run(settings: Settings, store: Store) -> Server:
     """Start serving; the caller closes the server, and owns the store."""
     pki = Pki(settings)
-    core = Core(store)
+    core = Core(store, pki.issuer)
     client = pki.kubelet_client
     to_nodes = tls.client_context(pki.ca_path, str(client.cert_path), str(client.key_path))
     to_nodes.check_hostname = False  # a node is known by its address, which its certificate need not name
-    app = App(core.backend, Authenticator([pki.tokens]), core.authorizers, Streams(to_nodes))
+    app = App(
+        core.backend,
+        Authenticator([pki.tokens, AccountTokens(core.backend)]),
+        core.authorizers,
+        Streams(to_nodes),
+    )
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
     listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, max_body=BODY_LIMIT)
     server = Server(core, app, listener, pki, settings)

@@ -40,7 +40,7 @@ def masters(user: User, act: Act) -> bool:
 
 
 _OPEN = ("/healthz", "/livez", "/readyz", "/version")
-_DISCOVERY = ("/api", "/apis", "/openapi", "/version")
+_DISCOVERY = ("/api", "/apis", "/openapi", "/.well-known", "/openid")
 _SELF_REVIEWS = frozenset({"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"})
 
 

@@ -8,24 +8,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from volplane.api.authentication import TokenRequest
 from volplane.api.core import Binding
 from volplane.api.meta import Resource
 from volplane.api.policy import Eviction
-from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.subresources.binding import bind
 from volplane.apiserver.subresources.eviction import evict
+from volplane.apiserver.subresources.token import request_token
 
 
 class Post(NamedTuple):
-    """A subresource that takes an object of another kind and answers with a bare Success."""
+    """A subresource that takes an object of another kind, and answers one or a bare Success."""
 
     type: type[Resource]
-    act: Callable[[Backend, Entry, Call, Any], Awaitable[Written]]
+    act: Callable[[Backend, Entry, Call, Any], Awaitable[Resource | None]]
 
 
 POSTS: Mapping[tuple[str, str], Post] = {
     ("pods", "binding"): Post(Binding, bind),
     ("pods", "eviction"): Post(Eviction, evict),
+    ("serviceaccounts", "token"): Post(TokenRequest, request_token),
 }

@@ -9,7 +9,7 @@ from msgspec import structs
 from volplane.api.core import Binding, Pod, PodCondition
 from volplane.api.errors import Conflict, Invalid, not_supported, required
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.update import AS_IT_IS, check_version, modify
@@ -17,7 +17,7 @@ from volplane.base import clock
 from volplane.store import Record
 
 
-async def bind(backend: Backend, entry: Entry, call: Call, binding: Binding) -> Written:
+async def bind(backend: Backend, entry: Entry, call: Call, binding: Binding) -> None:
     _check(entry, call.name, binding)
     condition = PodCondition(type="PodScheduled", status="True", last_transition_time=clock.stamp(call.now))
 
@@ -31,7 +31,7 @@ async def bind(backend: Backend, entry: Entry, call: Call, binding: Binding) -> 
             pod, metadata=_merged(pod.metadata, binding.metadata), spec=spec, status=status
         )
 
-    return await modify(backend, entry, call, assigned, AS_IT_IS)
+    await modify(backend, entry, call, assigned, AS_IT_IS)
 
 
 def _check(entry: Entry, name: str, binding: Binding) -> None:

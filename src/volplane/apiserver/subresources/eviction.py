@@ -9,7 +9,7 @@ from msgspec import structs
 from volplane.api.core import Pod, PodCondition
 from volplane.api.meta import DeleteOptions
 from volplane.api.policy import Eviction
-from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.delete import check_options, delete
@@ -18,7 +18,7 @@ from volplane.base import clock
 from volplane.store import Record
 
 
-async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) -> Written:
+async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) -> None:
     options = eviction.delete_options or DeleteOptions()
     check_options(options)
     dry = call.dry_run or bool(options.dry_run)
@@ -38,4 +38,4 @@ async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) 
         return structs.replace(pod, status=structs.replace(pod.status, conditions=(*others, condition)))
 
     await modify(backend, entry, call, marked, AS_IT_IS)
-    return await delete(backend, entry, call, options)
+    await delete(backend, entry, call, options)

@@ -1,0 +1,103 @@
+"""The key that signs service-account tokens: JWTs with ES256, whose public half anybody may have."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from volplane.apiserver.auth.certificates import write_private
+
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+_ALGORITHM = ec.ECDSA(hashes.SHA256())
+
+
+class Issuer:
+    """The key that signs tokens, and what others need to check them."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey | None = None) -> None:
+        self._key = key or ec.generate_private_key(ec.SECP256R1())
+        public = self._key.public_key()
+        raw = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        self.key_id = _text(hashlib.sha256(raw).digest())
+        self._public = public
+
+    @classmethod
+    def load(cls, path: Path) -> Issuer:
+        """The key of a data directory, made once: tokens survive a restart."""
+        if not path.exists():
+            key = ec.generate_private_key(ec.SECP256R1())
+            write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        loaded = load_pem_private_key(path.read_bytes(), password=None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        return cls(loaded)
+
+    def sign(self, claims: Mapping[str, Any]) -> str:
+        header = {"alg": "ES256", "kid": self.key_id}
+        head = f"{_text(msgspec.json.encode(header))}.{_text(msgspec.json.encode(claims))}"
+        r, s = decode_dss_signature(self._key.sign(head.encode(), _ALGORITHM))
+        return f"{head}.{_text(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+    def claims(self, token: str) -> dict[str, Any] | None:
+        """What the token says, if it was signed here."""
+        try:
+            head, _, signature = token.rpartition(".")
+            raw = _bytes(signature)
+            if len(raw) != 64:
+                return None
+            r, s = int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big")
+            self._public.verify(encode_dss_signature(r, s), head.encode(), _ALGORITHM)
+            said: dict[str, Any] = msgspec.json.decode(_bytes(head.partition(".")[2]), type=dict[str, Any])
+            return said
+        except (InvalidSignature, ValueError, binascii.Error, msgspec.MsgspecError):
+            return None
+
+    def jwks(self) -> dict[str, Any]:
+        numbers = self._public.public_numbers()
+        return {
+            "keys": [
+                {
+                    "use": "sig",
+                    "kty": "EC",
+                    "kid": self.key_id,
+                    "crv": "P-256",
+                    "alg": "ES256",
+                    "x": _text(numbers.x.to_bytes(32, "big")),
+                    "y": _text(numbers.y.to_bytes(32, "big")),
+                }
+            ]
+        }
+
+
+def metadata() -> dict[str, Any]:
+    return {
+        "issuer": ISSUER,
+        "jwks_uri": f"{ISSUER}/openid/v1/jwks",
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": ["ES256"],
+    }
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,116 @@
+"""serviceaccounts/token: a token for an account, bound to the life of a pod where one is named."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api.authentication import BoundObjectReference, TokenRequest, TokenRequestStatus
+from volplane.api.core import Node, Pod, Secret, ServiceAccount
+from volplane.api.errors import BadRequest, Conflict, Invalid, NotFound, invalid
+from volplane.api.meta import ObjectMeta, Resource
+from volplane.apiserver.auth.issuer import ISSUER
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.base import clock
+
+DEFAULT_LIFE = 3600
+SHORTEST, LONGEST = 600, 1 << 32
+POD_LIFE = 3607  # what admission writes into pods: a sign that old clients may hold on to the token
+EXTENDED_LIFE = 365 * 24 * 3600
+_BOUND: dict[str, type[Resource]] = {"Pod": Pod, "Secret": Secret, "Node": Node}
+
+
+async def request_token(backend: Backend, entry: Entry, call: Call, asked: TokenRequest) -> TokenRequest:
+    account = await backend.reader.get(ServiceAccount, call.name, call.namespace)
+    if account is None:
+        raise NotFound.of(entry.kind, call.name)
+    life = DEFAULT_LIFE if asked.spec.expiration_seconds is None else asked.spec.expiration_seconds
+    _check_life(call.name, life)
+    audiences = asked.spec.audiences or (ISSUER,)
+    bound = await _bound(backend, call, account, asked.spec.bound_object_ref)
+    extended = life == POD_LIFE and "pod" in bound and ISSUER in audiences
+    claims = _claims(call, account, bound, audiences, EXTENDED_LIFE if extended else life)
+    if extended:
+        claims["kubernetes.io"]["warnafter"] = claims["iat"] + life
+    status = TokenRequestStatus(
+        token=backend.issuer.sign(claims),
+        expiration_timestamp=clock.stamp(call.now + timedelta(seconds=life)),
+    )
+    meta = ObjectMeta(
+        name=account.name, namespace=account.namespace, creation_timestamp=clock.stamp(call.now)
+    )
+    spec = structs.replace(asked.spec, audiences=audiences, expiration_seconds=life)
+    return TokenRequest(metadata=meta, spec=spec, status=status)
+
+
+def _check_life(name: str, life: int) -> None:
+    field = "spec.expirationSeconds"
+    if life < SHORTEST:
+        told = invalid(field, life, "may not specify a duration less than 10 minutes")
+    elif life > LONGEST:
+        told = invalid(field, life, "may not specify a duration larger than 2^32 seconds")
+    else:
+        return
+    raise Invalid.of("TokenRequest", name, [told], group="authentication.k8s.io")
+
+
+async def _bound(
+    backend: Backend, call: Call, account: ServiceAccount, reference: BoundObjectReference | None
+) -> dict[str, Any]:
+    """The object a token lives and dies with, and for a pod also its node."""
+    if reference is None:
+        return {}
+    type = _BOUND.get(reference.kind)
+    if type is None or reference.api_version != "v1":
+        told = f"cannot bind token to object of type {reference.api_version}, Kind={reference.kind}"
+        raise BadRequest(told)
+    found = await backend.reader.get(type, reference.name, call.namespace)
+    kind = backend.registry.of(type).kind
+    if found is None:
+        raise NotFound.of(kind, reference.name)
+    if reference.uid and reference.uid != found.uid:
+        why = (
+            f"the UID in the bound object reference ({reference.uid}) does not match the UID in record. "
+            "The object might have been deleted and then recreated"
+        )
+        raise Conflict.of(kind, reference.name, why)
+    bound: dict[str, Any] = {reference.kind.lower(): _reference(found)}
+    if isinstance(found, Pod):
+        bound |= await _of_pod(backend, account, found)
+    return bound
+
+
+async def _of_pod(backend: Backend, account: ServiceAccount, pod: Pod) -> dict[str, Any]:
+    if (pod.spec.service_account_name or "default") != account.name:
+        raise BadRequest(
+            f'cannot bind token for serviceaccount "{account.name}" to pod running with different '
+            "serviceaccount name."
+        )
+    node = await backend.reader.get(Node, pod.spec.node_name) if pod.spec.node_name else None
+    return {"node": _reference(node)} if node is not None else {}
+
+
+def _reference(obj: Resource) -> dict[str, str]:
+    return {"name": obj.name, "uid": obj.uid}
+
+
+def _claims(
+    call: Call, account: ServiceAccount, bound: dict[str, Any], audiences: tuple[str, ...], life: int
+) -> dict[str, Any]:
+    now = int(call.now.timestamp())
+    inside = {"namespace": account.namespace, "serviceaccount": _reference(account), **bound}
+    return {
+        "iss": ISSUER,
+        "sub": f"system:serviceaccount:{account.namespace}:{account.name}",
+        "aud": list(audiences),
+        "iat": now,
+        "nbf": now,
+        "exp": now + life,
+        "jti": str(uuid.uuid4()),
+        "kubernetes.io": inside,
+    }

@@ -37,7 +37,11 @@ def document(served: Iterable[Kind]) -> dict[str, Any]:
 def prefixed(value: Any, prefix: str) -> Any:
     """References with the prefix of their document's version."""
     if isinstance(value, Mapping):
-        return {k: prefix + v if k == "$ref" else prefixed(v, prefix) for k, v in value.items()}
+        # A schema of schemas has a property named "$ref", whose value is no reference.
+        return {
+            k: prefix + v if k == "$ref" and isinstance(v, str) else prefixed(v, prefix)
+            for k, v in value.items()
+        }
     if isinstance(value, list):
         return [prefixed(v, prefix) for v in value]
     return value

@@ -33,7 +33,10 @@ _OTHERS = {
     "capacity", "access_modes", "claim_ref", "persistent_volume_reclaim_policy", "storage_class_name",
     "mount_options", "volume_mode", "node_affinity", "volume_attributes_class_name",
 }  # fmt: skip
-_SOURCES = {f.name: f.encode_name for f in structs.fields(PersistentVolumeSpec) if f.name not in _OTHERS}
+# Of two sources the later one in this order is the one too many.
+_SOURCES = {"host_path": "hostPath"} | {
+    f.name: f.encode_name for f in structs.fields(PersistentVolumeSpec) if f.name not in _OTHERS
+}
 
 
 class VolumeStrategy(Strategy[PersistentVolume]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec import structs
 
 from volplane.api import names
@@ -29,6 +31,8 @@ from volplane.apiserver.strategies.edit import changed, each
 from volplane.apiserver.strategies.pods.defaults import FILE_MODE
 from volplane.apiserver.strategy import Call
 
+DEFAULT_ACCOUNT = "default"
+DEFAULT_ACCOUNT_TRIES, DEFAULT_ACCOUNT_PAUSE = 10, 0.1
 MIRROR = "kubernetes.io/config.mirror"
 TOKEN_PREFIX = "kube-api-access-"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -54,8 +58,8 @@ def _refuse(call: Call, pod: Pod, why: str) -> Forbidden:
 
 
 async def _with_account(call: Call, pod: Pod) -> PodSpec:
-    name = pod.spec.service_account_name or "default"
-    account = await call.reader.get(ServiceAccount, name, call.namespace)
+    name = pod.spec.service_account_name or DEFAULT_ACCOUNT
+    account = await _account(call, name)
     if account is None:
         where = f"{call.namespace}/{name}"
         raise _refuse(
@@ -68,6 +72,17 @@ async def _with_account(call: Call, pod: Pod) -> PodSpec:
         secrets = tuple(LocalObjectReference(name=s.name) for s in account.image_pull_secrets)
         spec = structs.replace(spec, image_pull_secrets=secrets)
     return spec
+
+
+async def _account(call: Call, name: str) -> ServiceAccount | None:
+    """A new namespace gets its default account a moment after it is made; a pod may be faster than that."""
+    tries = DEFAULT_ACCOUNT_TRIES if name == DEFAULT_ACCOUNT else 1
+    for left in reversed(range(tries)):
+        found = await call.reader.get(ServiceAccount, name, call.namespace)
+        if found is not None or not left:
+            return found
+        await asyncio.sleep(DEFAULT_ACCOUNT_PAUSE)
+    return None
 
 
 def _mounts_token(account: ServiceAccount, spec: PodSpec) -> bool:

@@ -28,7 +28,9 @@ HOST_PATH_TYPES = (
 )  # fmt: skip
 
 _WIRE = {f.name: f.encode_name for f in structs.fields(Volume)}
-_SOURCES = tuple(name for name in _WIRE if name != "name")
+# Of two sources the later one in this order is the one too many.
+_FIRST = ("empty_dir", "host_path", "git_repo", "gce_persistent_disk", "aws_elastic_block_store", "secret")
+_SOURCES = (*_FIRST, *(name for name in _WIRE if name not in (*_FIRST, "name")))
 
 
 def volumes(path: str, given: tuple[Volume, ...], pod: str) -> tuple[dict[str, Volume], list[Cause]]:

@@ -1,0 +1,378 @@
+"""Tables: an object of each kind and the cells that kubectl prints for it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from volplane.api import kinds
+from volplane.api.errors import BadRequest
+from volplane.apiserver import tables
+from volplane.base import clock
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+META = {"name": "x", "creationTimestamp": "2026-01-02T03:00:45Z"}
+AGE = "3m20s"
+
+
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "wall", lambda: NOW)
+
+
+def kind_of(resource: str) -> kinds.Kind:
+    return next(k for k in kinds.ALL if k.resource == resource)
+
+
+def make(resource: str, metadata: Any = None, **data: Any) -> Any:
+    of: Any = kind_of(resource).type
+    return msgspec.convert({"metadata": {**META, **(metadata or {})}, **data}, of)
+
+
+def printed(resource: str, obj: Any) -> tuple[list[str], list[Any]]:
+    table = tables.render(kind_of(resource), [obj])
+    [row] = table["rows"]
+    names = [c.name + ("*" if c.priority else "") for c in table["columnDefinitions"]]
+    return names, row["cells"]
+
+
+C = {"name": "c", "image": "i:1"}
+TEMPLATE = {"spec": {"containers": [C, {"name": "d", "image": "j"}], "nodeSelector": {"z": "1", "a": "2"}}}
+SELECTOR = {
+    "matchLabels": {"b": "2", "a": "1"},
+    "matchExpressions": [{"key": "k", "operator": "In", "values": ["y", "x"]}],
+}
+
+GOLDEN: dict[str, tuple[Any, str, list[Any]]] = {
+    "persistentvolumeclaims": (
+        {
+            "spec": {"volumeName": "v", "storageClassName": "s", "volumeMode": "Filesystem"},
+            "status": {
+                "phase": "Bound",
+                "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
+                "capacity": {"storage": "1Gi"},
+            },
+        },
+        "Name Status Volume Capacity Access_Modes StorageClass VolumeAttributesClass Age VolumeMode*",
+        ["x", "Bound", "v", "1Gi", "RWO,RWX", "s", "<unset>", AGE, "Filesystem"],
+    ),
+    "persistentvolumes": (
+        {
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOncePod"],
+                "persistentVolumeReclaimPolicy": "Delete",
+                "claimRef": {"namespace": "n", "name": "c"},
+                "storageClassName": "s",
+                "volumeAttributesClassName": "g",
+            },
+            "status": {"phase": "Bound", "reason": "r"},
+        },
+        "Name Capacity Access_Modes Reclaim_Policy Status Claim StorageClass VolumeAttributesClass Reason "
+        "Age VolumeMode*",
+        ["x", "1Gi", "RWOP", "Delete", "Bound", "n/c", "s", "g", "r", AGE, "<unset>"],
+    ),
+    "storageclasses.storage.k8s.io": (
+        {
+            "metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+            "provisioner": "p",
+            "reclaimPolicy": "Retain",
+            "allowVolumeExpansion": True,
+        },
+        "Name Provisioner ReclaimPolicy VolumeBindingMode AllowVolumeExpansion Age",
+        ["x (default)", "p", "Retain", "Immediate", True, AGE],
+    ),
+    "volumeattachments.storage.k8s.io": (
+        {
+            "spec": {"attacher": "a", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
+            "status": {"attached": True},
+        },
+        "Name Attacher PV Node Attached Age",
+        ["x", "a", "v", "n", True, AGE],
+    ),
+    "csidrivers.storage.k8s.io": (
+        {"spec": {"podInfoOnMount": True, "tokenRequests": [{"audience": "a"}, {"audience": "b"}]}},
+        "Name AttachRequired PodInfoOnMount StorageCapacity TokenRequests RequiresRepublish Modes Age",
+        ["x", True, True, False, "a,b", False, "<none>", AGE],
+    ),
+    "csinodes.storage.k8s.io": (
+        {"spec": {"drivers": [{"name": "d"}]}},
+        "Name Drivers Age",
+        ["x", 1, AGE],
+    ),
+    "csistoragecapacities.storage.k8s.io": (
+        {"storageClassName": "s"},
+        "Name StorageClassName Capacity",
+        ["x", "s", "<unset>"],
+    ),
+    "nodes": (
+        {
+            "metadata": {"labels": {"node-role.kubernetes.io/worker": "", "kubernetes.io/role": "db"}},
+            "spec": {"unschedulable": True},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                "nodeInfo": {"kubeletVersion": "v1.35.8", "osImage": "Debian"},
+            },
+        },
+        "Name Status Roles Age Version Internal-IP* External-IP* OS-Image* Kernel-Version* "
+        "Container-Runtime*",
+        [
+            "x",
+            "Ready,SchedulingDisabled",
+            "db,worker",
+            AGE,
+            "v1.35.8",
+            "10.0.0.1",
+            "<none>",
+            "Debian",
+            "<unknown>",
+            "<unknown>",
+        ],
+    ),
+    "events": (
+        {
+            "involvedObject": {"kind": "Pod", "name": "p", "fieldPath": "spec.containers{c}"},
+            "reason": "Pulled",
+            "message": " hi \n",
+            "type": "Normal",
+            "source": {"component": "kubelet", "host": "n"},
+            "firstTimestamp": "2026-01-02T01:04:05Z",
+            "lastTimestamp": "2026-01-02T03:04:00Z",
+            "count": 3,
+        },
+        "Last_Seen Type Reason Object Subobject* Source* Message First_Seen* Count* Name*",
+        ["5s", "Normal", "Pulled", "pod/p", "spec.containers{c}", "kubelet, n", "hi", "120m", 3, "x"],
+    ),
+    "namespaces": ({"status": {"phase": "Active"}}, "Name Status Age", ["x", "Active", AGE]),
+    "leases.coordination.k8s.io": (
+        {"spec": {"holderIdentity": "me"}},
+        "Name Holder Age",
+        ["x", "me", AGE],
+    ),
+    "secrets": (
+        {"type": "Opaque", "data": {"a": "YQ=="}},
+        "Name Type Data Age",
+        ["x", "Opaque", 1, AGE],
+    ),
+    "configmaps": ({"data": {"a": "1", "b": "2"}}, "Name Data Age", ["x", 2, AGE]),
+    "serviceaccounts": ({}, "Name Age", ["x", AGE]),
+    "deployments.apps": (
+        {
+            "spec": {"replicas": 3, "selector": SELECTOR, "template": TEMPLATE},
+            "status": {"readyReplicas": 2, "updatedReplicas": 1},
+        },
+        "Name Ready Up-to-date Available Age Containers* Images* Selector*",
+        ["x", "2/3", 1, 0, AGE, "c,d", "i:1,j", "a=1,b=2,k in (x,y)"],
+    ),
+    "replicasets.apps": (
+        {"spec": {"selector": {}, "template": TEMPLATE}, "status": {"replicas": 1}},
+        "Name Desired Current Ready Age Containers* Images* Selector*",
+        ["x", 1, 1, 0, AGE, "c,d", "i:1,j", "<none>"],
+    ),
+    "daemonsets.apps": (
+        {
+            "spec": {"selector": {"matchLabels": {"a": "1"}}, "template": TEMPLATE},
+            "status": {"desiredNumberScheduled": 3, "currentNumberScheduled": 2, "numberReady": 1},
+        },
+        "Name Desired Current Ready Up-to-date Available Node_Selector Age Containers* Images* Selector*",
+        ["x", 3, 2, 1, 0, 0, "a=2,z=1", AGE, "c,d", "i:1,j", "a=1"],
+    ),
+    "statefulsets.apps": (
+        {"spec": {"replicas": 2, "template": TEMPLATE}, "status": {"readyReplicas": 1}},
+        "Name Ready Age Containers* Images*",
+        ["x", "1/2", AGE, "c,d", "i:1,j"],
+    ),
+    "endpoints": ({}, "Name Created_At", ["x", "2026-01-02T03:00:45Z"]),
+}
+
+
+@pytest.mark.parametrize("resource", GOLDEN)
+def test_columns_and_cells(resource: str) -> None:
+    data, names, cells = GOLDEN[resource]
+    assert printed(resource, make(resource, **data)) == ([n.replace("_", " ") for n in names.split()], cells)
+
+
+def test_a_claim_shows_its_size_only_when_it_has_a_volume() -> None:
+    status = {"phase": "Pending", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+    _, cells = printed("persistentvolumeclaims", make("persistentvolumeclaims", status=status))
+    assert cells[1:5] == ["Pending", "", "", ""]
+    going = make("persistentvolumeclaims", {"deletionTimestamp": "2026-01-02T03:04:05Z"}, status=status)
+    assert printed("persistentvolumeclaims", going)[1][1] == "Terminating"
+
+
+def state(**states: Any) -> dict[str, Any]:
+    return {"name": "c", "state": states}
+
+
+def running(**more: Any) -> dict[str, Any]:
+    return {"name": "c", "ready": True, "state": {"running": {}}, **more}
+
+
+ENDED = {"lastState": {"terminated": {"finishedAt": "2026-01-02T02:59:05Z"}}}
+INIT = [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}]
+PODS: dict[str, tuple[Any, Any, list[Any]]] = {
+    "nothing known yet": ({}, {"phase": "Pending"}, ["0/1", "Pending", "0"]),
+    "running": ({}, {"phase": "Running", "containerStatuses": [running()]}, ["1/1", "Running", "0"]),
+    "restarted": (
+        {},
+        {"phase": "Running", "containerStatuses": [running(restartCount=2, **ENDED)]},
+        ["1/1", "Running", "2 (5m ago)"],
+    ),
+    "creating": (
+        {},
+        {"phase": "Pending", "containerStatuses": [state(waiting={"reason": "ContainerCreating"})]},
+        ["0/1", "ContainerCreating", "0"],
+    ),
+    "crashing": (
+        {},
+        {
+            "phase": "Running",
+            "containerStatuses": [{**state(waiting={"reason": "CrashLoopBackOff"}), "restartCount": 1}],
+        },
+        ["0/1", "CrashLoopBackOff", "1"],
+    ),
+    "exit code": (
+        {},
+        {"phase": "Failed", "containerStatuses": [state(terminated={"exitCode": 3})]},
+        ["0/1", "ExitCode:3", "0"],
+    ),
+    "signal": (
+        {},
+        {"phase": "Failed", "containerStatuses": [state(terminated={"exitCode": 1, "signal": 9})]},
+        ["0/1", "Signal:9", "0"],
+    ),
+    "completed": (
+        {},
+        {
+            "phase": "Succeeded",
+            "containerStatuses": [state(terminated={"exitCode": 0, "reason": "Completed"})],
+        },
+        ["0/1", "Completed", "0"],
+    ),
+    "one completed, one ready": (
+        {},
+        {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [state(terminated={"reason": "Completed"}), running()],
+        },
+        ["1/1", "Running", "0"],
+    ),
+    "initializing": (
+        {"initContainers": INIT},
+        {"phase": "Pending", "initContainerStatuses": [state(running={})]},
+        ["0/2", "Init:0/2", "0"],
+    ),
+    "an init container failed": (
+        {"initContainers": INIT},
+        {"phase": "Pending", "initContainerStatuses": [state(terminated={"exitCode": 1, "reason": "Error"})]},
+        ["0/2", "Init:Error", "0"],
+    ),
+    "a sidecar counts": (
+        {"initContainers": INIT},
+        {
+            "phase": "Running",
+            "initContainerStatuses": [
+                {"name": "i", "state": {"terminated": {"exitCode": 0}}, "restartCount": 5},
+                {"name": "s", "ready": True, "started": True, "state": {"running": {}}, "restartCount": 1},
+            ],
+            "containerStatuses": [running()],
+        },
+        ["2/2", "Running", "1"],
+    ),
+    "evicted": ({}, {"phase": "Failed", "reason": "Evicted"}, ["0/1", "Evicted", "0"]),
+    "gated": (
+        {},
+        {"phase": "Pending", "conditions": [{"type": "PodScheduled", "reason": "SchedulingGated"}]},
+        ["0/1", "SchedulingGated", "0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("situation", PODS)
+def test_the_status_of_a_pod(situation: str) -> None:
+    spec, status, expected = PODS[situation]
+    pod = make("pods", spec={"containers": [C], **spec}, status=status)
+    names, cells = printed("pods", pod)
+    assert names == [
+        "Name",
+        "Ready",
+        "Status",
+        "Restarts",
+        "Age",
+        "IP*",
+        "Node*",
+        "Nominated Node*",
+        "Readiness Gates*",
+    ]
+    assert cells[1:4] == expected
+    assert cells[5:] == ["<none>"] * 4
+
+
+def test_a_pod_that_goes() -> None:
+    gone = {"deletionTimestamp": "2026-01-02T03:04:05Z"}
+    for status, word in (
+        ({"phase": "Running"}, "Terminating"),
+        ({"phase": "Running", "reason": "NodeLost"}, "Unknown"),
+        ({"phase": "Succeeded"}, "Succeeded"),
+    ):
+        assert printed("pods", make("pods", gone, status=status))[1][2] == word
+
+
+def test_a_finished_pod_is_marked() -> None:
+    table = tables.render(kind_of("pods"), [make("pods", status={"phase": "Succeeded"})])
+    assert table["rows"][0]["conditions"] == [
+        {
+            "type": "Completed",
+            "status": "True",
+            "reason": "Succeeded",
+            "message": "The pod has completed successfully.",
+        }
+    ]
+
+
+def test_how_much_of_the_object_comes_along() -> None:
+    obj = make("configmaps", {"resourceVersion": "7"}, data={"a": "1"})
+    kind = kind_of("configmaps")
+
+    def row(include: str) -> Any:
+        return msgspec.json.decode(msgspec.json.encode(tables.render(kind, [obj], include)))["rows"][0][
+            "object"
+        ]
+
+    assert row("Metadata") == {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {**META, "resourceVersion": "7"},
+    }
+    assert row("Object")["data"] == {"a": "1"}
+    assert row("Object")["kind"] == "ConfigMap"
+    assert row("None") is None
+    with pytest.raises(BadRequest):
+        row("Some")
+
+
+def test_the_frame_of_a_table() -> None:
+    kind = kind_of("configmaps")
+    obj = make("configmaps", {"resourceVersion": "7"})
+    table = msgspec.json.decode(msgspec.json.encode(tables.render(kind, [obj], "None")))
+    assert table["kind"] == "Table"
+    assert table["apiVersion"] == "meta.k8s.io/v1"
+    assert table["metadata"] == {"resourceVersion": "7"}
+    assert table["columnDefinitions"][0] == {
+        "name": "Name",
+        "type": "string",
+        "format": "name",
+        "description": "",
+        "priority": 0,
+    }
+    assert tables.render(kind, [obj], with_columns=False)["columnDefinitions"] is None
+    assert tables.render(kind, [])["rows"] == []
+
+
+def test_custom_resources_show_their_name_and_date() -> None:
+    kind = msgspec.structs.replace(kind_of("configmaps"), type=None, group="example.com")
+    [row] = tables.render(kind, [{"metadata": META}])["rows"]
+    assert row["cells"] == ["x", "2026-01-02T03:00:45Z"]

@@ -165,8 +165,8 @@ class Connection(asyncio.Protocol):
             if self._deaf and self._leftover is None and not self._eof:
                 await self._linger()
             self._transport.close()
-        except ConnectionError:
-            self._transport.abort()
+        except (ConnectionError, asyncio.CancelledError):
+            self._transport.abort()  # the client left, or the server cannot wait any longer
         except Exception:
             log.exception("an answer could not be sent")
             self._transport.abort()

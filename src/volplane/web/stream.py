@@ -93,11 +93,15 @@ class Stream:
         return data
 
     async def write(self, data: bytes) -> None:
+        self.put(data)
+        if self._flow.paused:
+            await self._flow.drain()
+
+    def put(self, data: bytes) -> None:
+        """Write without waiting for the peer; for small last words."""
         if self._flow.lost or self._transport.is_closing():
             raise ConnectionResetError("the connection is closed")
         self._transport.write(data)
-        if self._flow.paused:
-            await self._flow.drain()
 
     async def drain(self) -> None:
         await self._flow.drain()

@@ -1,0 +1,182 @@
+"""SPDY/3 frames to and from bytes.
+
+Headers are compressed in one running context per direction: they must be sent in the order they were made.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from struct import pack, unpack_from
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from volplane.web.message import HeaderItems, Headers, pairs
+from volplane.web.spdy.dictionary import DICTIONARY
+
+VERSION = 0x8003
+SYN_STREAM, SYN_REPLY, RST_STREAM, SETTINGS, PING, GOAWAY, HEADERS, WINDOW_UPDATE = 1, 2, 3, 4, 6, 7, 8, 9
+FIN, UNIDIRECTIONAL = 1, 2
+PROTOCOL_ERROR, INVALID_STREAM, REFUSED_STREAM, CANCEL = 1, 2, 3, 5  # RST_STREAM's reasons
+MAX_CONTROL = 64 * 1024
+MAX_HEADERS = 256 * 1024  # unpacked
+
+
+class Broken(Exception):
+    """The peer does not speak SPDY/3."""
+
+
+class Opened(Struct, frozen=True):
+    stream: int
+    headers: Headers
+    fin: bool = False
+    one_way: bool = False
+
+
+class Replied(Struct, frozen=True):
+    stream: int
+    headers: Headers
+    fin: bool = False
+
+
+class Data(Struct, frozen=True):
+    stream: int
+    data: bytes
+    fin: bool = False
+
+
+class Reset(Struct, frozen=True):
+    stream: int
+    status: int
+
+
+class Ping(Struct, frozen=True):
+    id: int
+
+
+class GoAway(Struct, frozen=True):
+    last: int
+
+
+Frame: TypeAlias = Opened | Replied | Data | Reset | Ping | GoAway
+
+
+class Encoder:
+    def __init__(self) -> None:
+        self._zlib = zlib.compressobj(zdict=DICTIONARY)
+
+    def open(self, stream: int, headers: HeaderItems, *, fin: bool = False) -> bytes:
+        payload = pack("!IIBB", stream, 0, 0, 0) + self._pack(headers)
+        return _control(SYN_STREAM, payload, FIN if fin else 0)
+
+    def reply(self, stream: int, headers: HeaderItems = ()) -> bytes:
+        return _control(SYN_REPLY, pack("!I", stream) + self._pack(headers))
+
+    def _pack(self, headers: HeaderItems) -> bytes:
+        texts: dict[bytes, bytes] = {}
+        for name, value in pairs(headers):
+            key, text = name.lower().encode("latin-1"), value.encode("latin-1")
+            texts[key] = texts[key] + b"\0" + text if key in texts else text
+        block = pack("!I", len(texts))
+        for key, text in texts.items():
+            block += pack("!I", len(key)) + key + pack("!I", len(text)) + text
+        return self._zlib.compress(block) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
+
+
+def data(stream: int, content: bytes, *, fin: bool = False) -> bytes:
+    return pack("!II", stream, (FIN if fin else 0) << 24 | len(content)) + content
+
+
+def reset(stream: int, status: int) -> bytes:
+    return _control(RST_STREAM, pack("!II", stream, status))
+
+
+def ping(id: int) -> bytes:
+    return _control(PING, pack("!I", id))
+
+
+def goaway(last: int) -> bytes:
+    return _control(GOAWAY, pack("!II", last, 0))
+
+
+def _control(kind: int, payload: bytes, flags: int = 0) -> bytes:
+    return pack("!HHI", VERSION, kind, flags << 24 | len(payload)) + payload
+
+
+class Decoder:
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(zdict=DICTIONARY)
+        self._buffer = bytearray()
+
+    def feed(self, received: bytes) -> Iterator[Frame]:
+        """The frames that are complete now. Broken."""
+        self._buffer += received
+        while len(self._buffer) >= 8:
+            word, rest = unpack_from("!II", self._buffer)
+            flags, length = rest >> 24, rest & 0xFFFFFF
+            is_control = bool(word >> 31)
+            if is_control and length > MAX_CONTROL:
+                raise Broken("control frame too large")
+            if len(self._buffer) < 8 + length:
+                return
+            payload = bytes(self._buffer[8 : 8 + length])
+            del self._buffer[: 8 + length]
+            if not is_control:
+                yield Data(word, payload, bool(flags & FIN))
+            elif word >> 16 != VERSION:
+                raise Broken(f"SPDY version {word >> 16 & 0x7FFF} is not spoken here")
+            elif (frame := self._control(word & 0xFFFF, flags, payload)) is not None:
+                yield frame
+
+    def _control(self, kind: int, flags: int, payload: bytes) -> Frame | None:
+        minimum = {SYN_STREAM: 10, SYN_REPLY: 4, RST_STREAM: 8, PING: 4, GOAWAY: 4, HEADERS: 4}.get(kind, 0)
+        if len(payload) < minimum:
+            raise Broken(f"frame of type {kind} too short")
+        first = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
+        match kind:
+            case 1:  # SYN_STREAM
+                headers = self._unpack(payload[10:])
+                return Opened(first, headers, bool(flags & FIN), bool(flags & UNIDIRECTIONAL))
+            case 2:  # SYN_REPLY
+                return Replied(first, self._unpack(payload[4:]), bool(flags & FIN))
+            case 3:  # RST_STREAM
+                return Reset(first, unpack_from("!I", payload, 4)[0])
+            case 6:  # PING
+                return Ping(int.from_bytes(payload[:4], "big"))
+            case 7:  # GOAWAY
+                return GoAway(first)
+            case 8:  # HEADERS: of no use to us, but the compression's context must see them
+                self._unpack(payload[4:])
+        return None  # SETTINGS, WINDOW_UPDATE, and what we do not know
+
+    def _unpack(self, packed: bytes) -> Headers:
+        try:
+            block = self._zlib.decompress(packed, MAX_HEADERS)
+        except zlib.error as error:
+            raise Broken(f"headers: {error}") from None
+        if self._zlib.unconsumed_tail:
+            raise Broken("headers too large")
+        return Headers(list(_pairs(block)))
+
+
+def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    texts = _texts(block)
+    for name in texts:
+        for value in next(texts, b"").split(b"\0"):
+            yield name, value
+
+
+def _texts(block: bytes) -> Iterator[bytes]:
+    """Names and values in turn."""
+    if len(block) < 4:
+        raise Broken("headers cut off")
+    at = 4
+    for _ in range(2 * unpack_from("!I", block)[0]):
+        if len(block) < at + 4:
+            raise Broken("headers cut off")
+        end = at + 4 + unpack_from("!I", block, at)[0]
+        if len(block) < end:
+            raise Broken("headers cut off")
+        yield block[at + 4 : end]
+        at = end

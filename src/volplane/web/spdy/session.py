@@ -1,0 +1,259 @@
+"""Many channels over one connection.
+
+The session's own task reads frames and sorts them to their channels; whoever writes to a channel writes to
+the connection himself. A channel is gone when both sides have finished it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+
+from volplane.web.message import HeaderItems, Headers
+from volplane.web.spdy import frames
+from volplane.web.spdy.frames import (
+    Broken,
+    Data,
+    Decoder,
+    Encoder,
+    Frame,
+    GoAway,
+    Opened,
+    Ping,
+    Replied,
+    Reset,
+)
+from volplane.web.stream import ByteStream
+
+log = logging.getLogger(__name__)
+
+PIECE = 32 * 1024  # bytes in a data frame
+READ_AHEAD = 4 << 20  # bytes that channels may hold unread before the session stops reading
+MAX_CHANNELS = 1024
+
+
+class Channel:
+    """One SPDY stream. `close` ends our direction only."""
+
+    def __init__(self, session: Session, id: int, headers: Headers) -> None:
+        self.id = id
+        self.headers = headers
+        self.was_reset = False  # it ended before the peer had finished
+        self._session = session
+        self._pieces: deque[bytes] = deque()
+        self._ended = False  # the peer sends no more
+        self._finished = False  # we send no more
+        self._news = asyncio.Event()
+        self._replied = asyncio.get_running_loop().create_future()
+
+    async def read(self) -> bytes:
+        """The next piece as it came; `b""` when the peer has finished, or is gone."""
+        while not self._pieces and not self._ended:
+            self._news.clear()
+            await self._news.wait()
+        if not self._pieces:
+            return b""
+        piece = self._pieces.popleft()
+        self._session._took(len(piece))
+        return piece
+
+    async def write(self, content: bytes) -> None:
+        for at in range(0, len(content), PIECE):
+            if self._finished:
+                raise ConnectionResetError("the channel is closed")
+            await self._session._send(frames.data(self.id, content[at : at + PIECE]))
+
+    async def close(self) -> None:
+        if not self._finished:
+            self._finished = True
+            self._session._forget_if_done(self)
+            with suppress(ConnectionError):
+                await self._session._send(frames.data(self.id, b"", fin=True))
+
+    async def reset(self, status: int = frames.CANCEL) -> None:
+        if not self._is_done():
+            self._drop()
+            self._session._took(sum(map(len, self._pieces)))
+            self._pieces.clear()
+            with suppress(ConnectionError):
+                await self._session._send(frames.reset(self.id, status))
+
+    # The session's side
+
+    def _feed(self, piece: bytes) -> int:
+        """Bytes kept."""
+        if self._ended or not piece:
+            return 0
+        self._pieces.append(piece)
+        self._news.set()
+        return len(piece)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._news.set()
+        self._session._forget_if_done(self)
+
+    def _drop(self) -> None:
+        """Both directions are over; what has come in can still be read."""
+        self.was_reset = not self._ended
+        self._finished = True
+        self._take_reply()
+        self._end()
+
+    def _take_reply(self) -> None:
+        if not self._replied.done():
+            self._replied.set_result(None)
+
+    def _is_done(self) -> bool:
+        return self._ended and self._finished
+
+
+class Session:
+    """Entered by `server()` or `client()`; iterating gives the channels that the peer opens."""
+
+    def __init__(self, below: ByteStream, *, first_id: int) -> None:
+        self._below = below
+        self._next_id = first_id
+        self._last_peer_id = 0
+        self._encoder = Encoder()
+        self._decoder = Decoder()
+        self._channels: dict[int, Channel] = {}
+        self._incoming: asyncio.Queue[Channel | None] = asyncio.Queue()
+        self._unread = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._over = False
+
+    def __aiter__(self) -> Session:
+        return self
+
+    async def __anext__(self) -> Channel:
+        channel = await self._incoming.get()
+        if channel is None:
+            self._incoming.put_nowait(None)  # for whoever asks again
+            raise StopAsyncIteration
+        return channel
+
+    async def open(self, headers: HeaderItems) -> Channel:
+        """Open a channel and wait until the peer has taken it. ConnectionError."""
+        id, self._next_id = self._next_id, self._next_id + 2
+        channel = self._channels[id] = Channel(self, id, Headers.of(headers))
+        await self._send(self._encoder.open(id, headers))
+        await channel._replied
+        if channel.was_reset:
+            raise ConnectionResetError("the peer refused the channel")
+        return channel
+
+    async def _run(self) -> None:
+        try:
+            while received := await self._below.read():
+                for frame in self._decoder.feed(received):
+                    await self._handle(frame)
+                await self._room.wait()
+        except Broken as broken:
+            log.info("SPDY session ended: %s", broken)
+        except ConnectionError:
+            pass  # the peer is gone; so are its channels
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._over = True
+        for channel in list(self._channels.values()):
+            channel._drop()
+        self._incoming.put_nowait(None)
+
+    async def _handle(self, frame: Frame) -> None:
+        match frame:
+            case Opened():
+                await self._opened(frame)
+            case Data(id, content, fin):
+                await self._received(id, content, fin)
+            case Replied(id, _, fin):
+                self._was_replied(id, fin)
+            case Reset(id):
+                if (channel := self._channels.get(id)) is not None:
+                    channel._drop()
+            case Ping(id):
+                if id % 2 != self._next_id % 2:  # not the answer to one of ours
+                    await self._send(frames.ping(id))
+            case GoAway():
+                self._incoming.put_nowait(None)
+
+    async def _opened(self, frame: Opened) -> None:
+        if frame.stream <= self._last_peer_id or frame.stream % 2 == self._next_id % 2:
+            raise Broken(f"stream {frame.stream} out of order")
+        self._last_peer_id = frame.stream
+        if len(self._channels) >= MAX_CHANNELS:
+            await self._send(frames.reset(frame.stream, frames.REFUSED_STREAM))
+            return
+        channel = self._channels[frame.stream] = Channel(self, frame.stream, frame.headers)
+        channel._finished = frame.one_way
+        if frame.fin:
+            channel._end()
+        if not frame.one_way:
+            await self._send(self._encoder.reply(frame.stream))
+        self._incoming.put_nowait(channel)
+
+    async def _received(self, id: int, content: bytes, fin: bool) -> None:
+        channel = self._channels.get(id)
+        if channel is None:
+            # One that was there may still get what crossed our end of it on the way.
+            if id > self._last_peer_id and id % 2 != self._next_id % 2:
+                await self._send(frames.reset(id, frames.INVALID_STREAM))
+            return
+        self._took(-channel._feed(content))
+        if fin:
+            channel._end()
+
+    def _was_replied(self, id: int, fin: bool) -> None:
+        channel = self._channels.get(id)
+        if channel is not None:
+            channel._take_reply()
+            if fin:
+                channel._end()
+
+    # The channels' side
+
+    async def _send(self, frame: bytes) -> None:
+        if self._over:
+            raise ConnectionResetError("the session is over")
+        await self._below.write(frame)
+
+    def _took(self, size: int) -> None:
+        self._unread -= size
+        if self._unread > READ_AHEAD:
+            self._room.clear()
+        else:
+            self._room.set()
+
+    def _forget_if_done(self, channel: Channel) -> None:
+        if channel._is_done():
+            self._channels.pop(channel.id, None)
+
+    async def _goodbye(self) -> None:
+        with suppress(ConnectionError):
+            await self._send(frames.goaway(self._last_peer_id))
+
+
+@asynccontextmanager
+async def _running(session: Session, below: ByteStream) -> AsyncIterator[Session]:
+    reading = asyncio.get_running_loop().create_task(session._run())
+    try:
+        yield session
+        await session._goodbye()
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        below.close()
+
+
+def server(below: ByteStream) -> AbstractAsyncContextManager[Session]:
+    return _running(Session(below, first_id=2), below)
+
+
+def client(below: ByteStream) -> AbstractAsyncContextManager[Session]:
+    return _running(Session(below, first_id=1), below)

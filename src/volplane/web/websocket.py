@@ -1,0 +1,193 @@
+"""WebSocket on both ends: the handshake is ours, the frames are wsproto's.
+
+Pings are answered, and a close is returned, while somebody receives; who never receives does not hear the
+peer leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
+
+from volplane.web.client import Answer, Http
+from volplane.web.message import HeaderItems, Request, pairs
+from volplane.web.stream import Stream
+
+_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
+MAX_MESSAGE = 32 << 20
+GOODBYE = 1.0  # seconds the peer has to return our close
+
+
+class BadHandshake(Exception):
+    """The request cannot become a WebSocket; nothing has been answered yet."""
+
+
+class Refused(Exception):
+    """The server did not want a WebSocket, and says why."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(f"the server answered {answer.status}: {answer.body[:200].decode(errors='replace')}")
+        self.answer = answer
+
+
+class WebSocket:
+    def __init__(self, stream: Stream, protocol: str, *, kind: ConnectionType) -> None:
+        self.protocol = protocol  # the subprotocol agreed on, or ""
+        self.close_code = 0  # what the peer gave when it closed
+        self._stream = stream
+        self._frames = Connection(kind)
+        self._parts: list[Any] = []  # of one message: all text, or all bytes
+        self._size = 0
+        self._messages: deque[str | bytes] = deque()
+        self._ended = asyncio.Event()
+        self._receiving = False
+
+    async def send(self, data: bytes | str) -> None:
+        if self._frames.state is not ConnectionState.OPEN:
+            raise ConnectionResetError("the WebSocket is closed")
+        await self._write(TextMessage(data=data) if isinstance(data, str) else BytesMessage(data=data))
+
+    async def receive(self) -> bytes | str | None:
+        """The next message; None when the peer has closed or is gone."""
+        self._receiving = True
+        try:
+            while not self._messages and not self._ended.is_set():
+                data = await self._stream.read()
+                self._frames.receive_data(data or None)
+                await self._digest()
+            return self._messages.popleft() if self._messages else None
+        finally:
+            self._receiving = False
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Say goodbye and wait a moment for the peer's."""
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(GOODBYE):
+                if self._frames.state is ConnectionState.OPEN:
+                    await self._write(CloseConnection(code=code, reason=reason))
+                if self._receiving:
+                    await self._ended.wait()
+                else:
+                    while await self.receive() is not None:
+                        pass
+        self._end()
+
+    def hang_up(self, code: int = 1000) -> None:
+        """Say goodbye without waiting for an answer."""
+        if self._frames.state is ConnectionState.OPEN and not self._stream.closed:
+            self._stream.put(self._frames.send(CloseConnection(code=code)))
+        self._end()
+
+    async def _digest(self) -> None:
+        for event in self._frames.events():
+            match event:
+                case TextMessage() | BytesMessage():
+                    await self._gather(event)
+                case Ping():
+                    await self._write(event.response())
+                case CloseConnection():
+                    self.close_code = event.code
+                    if self._frames.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+                        with suppress(ConnectionError):
+                            await self._write(event.response())
+                    self._end()
+
+    async def _gather(self, event: TextMessage | BytesMessage) -> None:
+        self._parts.append(event.data if isinstance(event.data, str) else bytes(event.data))
+        self._size += len(event.data)
+        if self._size > MAX_MESSAGE:
+            await self._write(CloseConnection(code=1009, reason="message too big"))
+            self._end()
+        elif event.message_finished:
+            empty: Any = "" if isinstance(event.data, str) else b""
+            self._messages.append(empty.join(self._parts))
+            self._parts, self._size = [], 0
+
+    async def _write(self, event: Event) -> None:
+        await self._stream.write(self._frames.send(event))
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._stream.close()
+
+
+class MessageStream:
+    """The binary messages of a WebSocket as one stream of bytes, for what is tunnelled through it."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._rest = b""
+
+    async def read(self, n: int = 65536) -> bytes:
+        while not self._rest:
+            message = await self._socket.receive()
+            if message is None:
+                return b""
+            self._rest = message.encode() if isinstance(message, str) else message
+        data, self._rest = self._rest[:n], self._rest[n:]
+        return data
+
+    async def write(self, data: bytes) -> None:
+        await self._socket.send(data)
+
+    def close(self) -> None:
+        self._socket.hang_up()
+
+
+def is_asked(request: Request) -> bool:
+    """Whether the client wants a WebSocket at all."""
+    headers = request.headers
+    return "websocket" in headers.tokens("upgrade") and "upgrade" in headers.tokens("connection")
+
+
+async def server_accept(request: Request, protocols: Sequence[str]) -> WebSocket:
+    """Upgrade with the first of our protocols that the client offers (`""`: none). BadHandshake."""
+    headers = request.headers
+    key = headers.get("sec-websocket-key")
+    if request.method != "GET" or not is_asked(request) or not key:
+        raise BadHandshake("not a WebSocket handshake")
+    if headers.get("sec-websocket-version") != "13":
+        raise BadHandshake("unsupported WebSocket version")
+    offered = [word.strip() for line in headers.all("sec-websocket-protocol") for word in line.split(",")]
+    chosen = next((protocol for protocol in protocols if protocol in (offered or [""])), None)
+    if chosen is None:
+        raise BadHandshake(f"unable to negotiate: the client offers {offered}, we speak {list(protocols)}")
+    answer = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", _accept(key))]
+    if chosen:
+        answer.append(("Sec-WebSocket-Protocol", chosen))
+    return WebSocket(await request.upgrade(answer), chosen, kind=ConnectionType.SERVER)
+
+
+async def client(
+    http: Http, path: str, *, protocols: Sequence[str] = (), headers: HeaderItems = ()
+) -> WebSocket:
+    """Open a WebSocket. Refused, and what `Http.upgrade` raises."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    ask = [
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", key),
+        *pairs(headers),
+    ]
+    if protocols:
+        ask.append(("Sec-WebSocket-Protocol", ", ".join(protocols)))
+    answer, stream = await http.upgrade(path, ask)
+    if stream is None or answer.headers.get("sec-websocket-accept") != _accept(key):
+        if stream is not None:
+            stream.close()
+        raise Refused(answer)
+    return WebSocket(stream, answer.headers.get("sec-websocket-protocol"), kind=ConnectionType.CLIENT)
+
+
+def _accept(key: str) -> str:
+    return base64.b64encode(hashlib.sha1((key + _GUID).encode()).digest()).decode()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +64,37 @@ async def test_the_data_directory_is_empty_inside() -> None:
         await runtime.close()
         await host.close()
         shutil.rmtree(data)
+
+
+SEPARATE = """
+import asyncio, os, sys
+from volplane.host import Host
+from volplane.node.containers.base import ContainerSpec
+from volplane.node.containers.process import ProcessRuntime
+
+async def main():
+    host, log = Host(threads=2), "/home/data/log"
+    runtime = ProcessRuntime("/home/data/containers", host, cover=["/home/data"])
+    script = "cat /opt/file; echo changed > /opt/file; ls -A /home /home/data"
+    await runtime.start(ContainerSpec(id="one", command=("sh", "-c", script), log_path=log))
+    await runtime.wait("one")
+    await runtime.remove("one")
+    await runtime.close()
+    await host.close()
+    print([line.split(" ", 3)[3].strip() for line in open(log)], open("/opt/file").read())
+
+asyncio.run(main())
+"""
+
+
+def test_system_directories_on_file_systems_of_their_own_are_seen_and_covered_alike() -> None:
+    prepare = (
+        "mount -t tmpfs none /opt && mount -t tmpfs none /home && mkdir /home/data && echo here > /opt/file"
+    )
+    shell = f'{prepare} && exec "$0" -c "$1"'
+    argv = ["unshare", "--mount", "sh", "-c", shell, sys.executable, SEPARATE]
+    completed = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert completed.stdout == "['here', '/home:', 'data', '', '/home/data:'] here\n\n"
 
 
 async def test_a_volume_mounted_before_is_neither_seen_nor_held(room: Any, disk: str) -> None:

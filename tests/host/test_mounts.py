@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from volplane.host import CommandMissing, Host, MountTable
 from volplane.host.mounts import split_options
-from volplane.host.processes import start_time
+from volplane.host.processes import exited, start_time
 from volplane.host.syscalls import MS_NOATIME, MS_NOEXEC, MS_RDONLY
 
 TABLE = MountTable.parse(
@@ -156,6 +158,17 @@ async def test_a_command_gives_its_output_and_its_code(host: Host) -> None:
 async def test_a_missing_command_is_said_to_be_missing(host: Host) -> None:
     with pytest.raises(CommandMissing, match="not installed"):
         await host.run(["no-such-program"])
+
+
+async def test_a_command_whose_caller_is_cancelled_is_killed(host: Host, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
+    running = asyncio.create_task(host.run(["sh", "-c", f"echo $$ > {tmp_path}/pid; sleep 60 & wait"]))
+    pid = int(await asyncio.to_thread((tmp_path / "pid").read_text))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    async with asyncio.timeout(10):
+        await exited(pid)
 
 
 async def test_a_command_over_its_time_is_killed(host: Host, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.store import Compacted, Event, Exists, Failed, InUse, Record
+from volplane.store import Compacted, Event, Exists, Failed, InUse, Record, Stale
 from volplane.store import sqlite as keeper
 from volplane.store.sqlite import SqliteStore, checkpoints
 
@@ -190,6 +190,46 @@ async def test_the_log_on_disk_does_not_grow_without_end(path: Path, monkeypatch
     assert os.stat(f"{path}-wal").st_size < 16 << 20  # of 20 MB of values
     await store.close()
     assert sorted(os.listdir(path.parent)) == ["store.db", "store.db.lock"]
+
+
+async def test_a_revision_out_of_this_world_is_stale_and_harms_nobody(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    await store.create("/a", b"")
+    for absurd in (1 << 70, -7):
+        with pytest.raises(Stale):
+            await store.update("/a", b"", revision=absurd)
+        with pytest.raises(Stale):
+            await store.delete("/a", revision=absurd)
+    with pytest.raises(UnicodeEncodeError):
+        await store.create("/\ud800", b"")
+    assert await store.update("/a", b"", revision=1) == 2
+    await store.close()
+
+
+async def test_after_a_disk_error_nothing_more_is_accepted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await SqliteStore.open(path)
+    await store.create("/a", b"")
+
+    def fail(*_: object) -> list[str]:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store._disk, "append", fail)
+        with pytest.raises(Failed, match="disk I/O error"):
+            await store.create("/b", b"")
+    with pytest.raises(Failed, match="restart to go on"):
+        await store.create("/c", b"")
+    assert store.peek("/a") is not None
+    assert store.revision == 1
+    await store.close()
+
+    store = await SqliteStore.open(path)
+    assert await store.create("/b", b"") == 2
+    await store.close()
 
 
 @pytest.fixture

@@ -133,13 +133,14 @@ class SqliteStore:
         return (await self._write(key, NONE, value)).revision
 
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
-        return (await self._write(key, revision or NEVER, value)).revision
+        return (await self._write(key, _expected(revision, NEVER), value)).revision
 
     async def delete(self, key: str, *, revision: int = 0) -> Event:
-        return await self._write(key, revision or ANY, None)
+        return await self._write(key, _expected(revision, ANY), None)
 
     async def _write(self, key: str, expected: int, value: bytes | None) -> Event:
         self._check()
+        key.encode()  # what is no text must fail here and not in the middle of others' batch
         done: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         self._writer.submit(Write(key, expected, value, done))
         with real_work():
@@ -222,3 +223,10 @@ class SqliteStore:
             raise Future(self.revision)
         if 0 < revision < self.floor:
             raise Compacted(self.floor)
+
+
+def _expected(revision: int, otherwise: int) -> int:
+    """A revision as the database can compare it; clients may send any number."""
+    if not revision:
+        return otherwise
+    return revision if 0 < revision < 1 << 62 else NEVER

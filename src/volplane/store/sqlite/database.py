@@ -201,7 +201,7 @@ class Database:
 
 def is_refused(error: sqlite3.Error) -> bool:
     """The disk said no before anything was committed: full, or over quota. Everything else leaves doubt."""
-    return error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+    return getattr(error, "sqlite_errorcode", 0) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 
 
 def _event(row: tuple[int, str, bytes, int, int, bytes | None, int, int]) -> Event:

@@ -105,14 +105,14 @@ class Writer:
         rows = [(w.key, w.expected, 1 if w.value is None else 0, w.value) for w in writes]
         try:
             return Batch(writes, self._database.append(rows))
-        except sqlite3.Error as error:
+        except Exception as error:  # whatever it is, nobody may wait for this thread in vain
             return Batch(writes, [], self._judge(error))
 
-    def _judge(self, error: sqlite3.Error) -> StoreError:
-        if is_refused(error):
+    def _judge(self, error: Exception) -> StoreError:
+        if isinstance(error, sqlite3.Error) and is_refused(error):
             return Failed(f"the write was not stored: {error}")
         # After a failed sync nobody knows what is on the disk; only a restart, which reads it again, does.
-        log.error("the store accepts no more writes: %s", error)
+        log.error("the store accepts no more writes", exc_info=error)
         self._broken = Failed(f"the store stopped after a disk error ({error}); restart to go on")
         return self._broken
 

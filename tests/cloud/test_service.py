@@ -178,6 +178,32 @@ async def test_a_lazily_unmounted_disk_meets_no_second_mount(tmp_path: Path) -> 
     await host.close()
 
 
+async def test_a_mount_in_another_namespace_counts(tmp_path: Path) -> None:
+    host, point = Host(), tmp_path / "mounted"
+    point.mkdir()
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+        await service.attach(volume.id, "i-1", "/dev/xvdba")
+        device = os.readlink(tmp_path / "n1" / "xvdba")
+        await host.mkfs(device, "ext4")
+        await host.mount(device, str(point), "ext4")
+        # It says when it has its copy of the mounts, and keeps it until its input ends.
+        command = ("unshare", "--mount", "--propagation=private", "sh", "-c", "echo; read line")
+        pipe = asyncio.subprocess.PIPE
+        holder = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        await holder.stdout.readline()
+        await host.unmount(str(point))
+        for force in (False, True):
+            text = await refused("VolumeInUse", service.detach(volume.id, "i-1", force=force))
+            assert f"in the namespace of process {holder.pid}" in text
+        holder.stdin.close()
+        await holder.wait()
+        await service.detach(volume.id, "i-1")
+    await host.close()
+
+
 async def test_force_takes_the_disk_from_a_dead_instance(tmp_path: Path) -> None:
     host, point = Host(), tmp_path / "mounted"
     point.mkdir()

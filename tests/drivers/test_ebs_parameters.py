@@ -89,6 +89,16 @@ def test_device_names_are_given_once() -> None:
         "/dev/xvdbb",
         "/dev/xvdba",
     ]
-    names.free("i-1", "/dev/xvdba")
-    names.renew("i-1", ["/dev/xvda1", "/dev/xvdba"])
+    names.settle("i-1", "/dev/xvdba", attached=False)
+    assert names.take("i-1") == "/dev/xvdba"
+    names.settle("i-1", "/dev/xvdba", attached=True)
+    names.renew("i-1", ["/dev/xvda1", "/dev/xvdba", "/dev/xvdbc"])
+    assert names.take("i-1") == "/dev/xvdbd"  # xvdbb is still on its way
+    names.free("i-1", "/dev/xvdbc")
     assert names.take("i-1") == "/dev/xvdbc"
+
+
+def test_names_end() -> None:
+    names = DeviceNames()
+    assert len({names.take("i-1") for _ in range(78)}) == 78
+    assert names.take("i-1") == ""

@@ -129,22 +129,27 @@ class Controller(Driver):
     async def _attach(self, volume: str, instance: str) -> str:
         for _ in range(_TRIES):
             device = self._names.take(instance)
-            try:
-                done = await self._ec2.attach_volume(volume, instance, device)
-            except Refused as error:
-                self._names.free(instance, device)
-                if error.code == refusals.IN_USE:
-                    return await self._attached_before(volume, instance, error)
-                if "already in use" not in error.message:
-                    raise
-                self._names.renew(instance, await self._ec2.devices(instance))
-            except BaseException:
-                self._names.free(instance, device)
-                raise
-            else:
-                await self._until_attached(volume, instance, done.state)
-                return device
+            if device:
+                try:
+                    return await self._attach_as(device, volume, instance)
+                except Refused as error:
+                    if error.code == refusals.IN_USE:
+                        return await self._attached_before(volume, instance, error)
+                    if "already in use" not in error.message:
+                        raise
+            # Taken, or all of them believed to be: ask for the truth.
+            self._names.renew(instance, await self._ec2.devices(instance))
         raise Aborted(f"no free device name on {instance} after {_TRIES} tries")
+
+    async def _attach_as(self, device: str, volume: str, instance: str) -> str:
+        attached = False
+        try:
+            done = await self._ec2.attach_volume(volume, instance, device)
+            attached = True
+        finally:
+            self._names.settle(instance, device, attached=attached)
+        await self._until_attached(volume, instance, done.state)
+        return device
 
     async def _attached_before(self, volume: str, instance: str, error: Refused) -> str:
         held = (await self._ec2.volume(volume)).attachments

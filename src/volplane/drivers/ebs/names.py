@@ -1,4 +1,4 @@
-"""Device names on instances: `/dev/xvdba` … `/dev/xvddx`.
+"""Device names on instances: `/dev/xvdba` … `/dev/xvddz`.
 
 What we believe to be taken is only a belief (another replica, an operator); EC2 refuses a name that is
 taken, and then the belief is renewed. So an attach usually costs one call.
@@ -7,29 +7,34 @@ taken, and then the belief is renewed. So an attach usually costs one call.
 from __future__ import annotations
 
 import string
+from collections import defaultdict
 from collections.abc import Iterable
-
-from volplane.sdk.errors import ResourceExhausted
 
 _ALL = tuple(f"/dev/xvd{first}{second}" for first in "bcd" for second in string.ascii_lowercase)
 
 
 class DeviceNames:
     def __init__(self) -> None:
-        self._taken: dict[str, set[str]] = {}  # instance → names
+        self._believed: dict[str, set[str]] = defaultdict(set)  # instance → names that are taken
+        self._moving: dict[str, set[str]] = defaultdict(set)  # given out, and EC2 has not answered yet
 
     def take(self, instance: str) -> str:
-        """A name that nobody else will get from here until it is freed."""
-        taken = self._taken.setdefault(instance, set())
-        for name in _ALL:
-            if name not in taken:
-                taken.add(name)
-                return name
-        raise ResourceExhausted(f"all device names of {instance} are taken")
+        """A name for an attach that begins now; empty if there is none."""
+        taken = self._believed[instance] | self._moving[instance]
+        name = next((n for n in _ALL if n not in taken), "")
+        if name:
+            self._moving[instance].add(name)
+        return name
+
+    def settle(self, instance: str, name: str, *, attached: bool) -> None:
+        """The attach that the name was given for has ended."""
+        self._moving[instance].discard(name)
+        if attached:
+            self._believed[instance].add(name)
 
     def free(self, instance: str, name: str) -> None:
-        self._taken.get(instance, set()).discard(name)
+        self._believed[instance].discard(name)
 
     def renew(self, instance: str, taken: Iterable[str]) -> None:
-        """What EC2 says, together with what is being attached right now."""
-        self._taken.setdefault(instance, set()).update(taken)
+        """What EC2 says."""
+        self._believed[instance] = set(taken)

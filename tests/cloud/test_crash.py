@@ -1,0 +1,126 @@
+"""The disk service as a process of its own, killed at every point between two steps, and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from volplane.drivers.ebs import Account, connect
+from volplane.drivers.ebs.ec2 import Ec2, Refused, Unreachable
+from volplane.host import Host, devices
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+PROGRAM = """
+import asyncio, sys
+from volplane import cloud
+from volplane.host import Host
+from volplane.store.sqlite import SqliteStore
+
+async def main(directory):
+    store = await SqliteStore.open(directory + "/state.db")
+    node = cloud.Instance("i-1", "us-east-1a", directory + "/n1")
+    settings = cloud.Settings(data_dir=directory, access_key="a", secret_key="b", instances=(node,))
+    await cloud.run(settings, Host(), store, ready=lambda address: print(address, flush=True))
+
+asyncio.run(main(sys.argv[1]))
+"""
+GIVEN = {"Size": "1", "AvailabilityZone": "us-east-1a", "VolumeType": "gp3", "ClientToken": "t"}
+TEXT = b"what was written stays written"
+POINTS = [
+    f"cloud:{action}:{point}"
+    for action in ("CreateVolume", "AttachVolume", "DetachVolume", "DeleteVolume")
+    for point in ("intent", "effect", "result")
+]
+
+
+@asynccontextmanager
+async def service(
+    directory: Path, failpoint: str = ""
+) -> AsyncIterator[tuple[Ec2, asyncio.subprocess.Process]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(directory),
+        env={**os.environ, "VOLPLANE_FAILPOINT": failpoint},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    host = Host()
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().strip()
+    ec2 = await connect(Account(address, access_key="a", secret_key="b"), host)
+    try:
+        yield ec2, process
+    finally:
+        await ec2.close()
+        await host.close()
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+def write(device: Path) -> None:
+    descriptor = os.open(device, os.O_RDWR | os.O_SYNC)
+    os.pwrite(descriptor, TEXT, 4096)
+    os.close(descriptor)
+
+
+def read(device: Path) -> bytes:
+    descriptor = os.open(device, os.O_RDONLY)
+    try:
+        return os.pread(descriptor, len(TEXT), 4096)
+    finally:
+        os.close(descriptor)
+
+
+async def story(ec2: Ec2, device: Path, written: list[bool]) -> None:
+    """Each step as a driver does it: what is done already is fine."""
+    volume = await ec2.create_volume(GIVEN, {})
+    if not volume.attachments:
+        await ec2.attach_volume(volume.id, "i-1", "/dev/xvdba")
+    if written:
+        assert read(device) == TEXT
+    else:
+        write(device)
+        written.append(True)
+    await ec2.detach_volume(volume.id, "i-1")
+    await ec2.delete_volume(volume.id)
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_the_next_start_finishes_what_a_kill_interrupted(tmp_path: Path, point: str) -> None:
+    device, written = tmp_path / "n1" / "xvdba", list[bool]()
+    async with service(tmp_path, point) as (ec2, process):
+        with pytest.raises(Unreachable):
+            await story(ec2, device, written)
+        assert await process.wait() == -signal.SIGKILL
+    if point.startswith("cloud:DeleteVolume"):
+        written.clear()  # the volume was going; a new one comes out empty
+    async with service(tmp_path) as (ec2, _):
+        for volume in await ec2.volumes():
+            assert volume.state in ("available", "in-use")
+            assert all(a.state == "attached" for a in volume.attachments)
+        await story(ec2, device, written)
+        assert await ec2.volumes() == []
+        with pytest.raises(Refused):
+            await ec2.volume("vol-00000000")
+    assert os.listdir(tmp_path / "disks") == []
+    assert not [f for f in devices.loops().values() if f.startswith(str(tmp_path))]
+
+
+async def test_two_services_do_not_share_a_directory(tmp_path: Path) -> None:
+    async with service(tmp_path):
+        second = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROGRAM, str(tmp_path), stderr=asyncio.subprocess.PIPE
+        )
+        _, errors = await second.communicate()
+        assert second.returncode
+        assert "in use by process" in errors.decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -30,8 +30,10 @@ class _Value(click.ParamType[Any]):
             self.fail(str(error), param, context)
 
 
-def options(settings: type[Struct], *, hide: tuple[str, ...] = ()) -> Callable[[Verb], Verb]:
-    """Give a verb the flags of `settings`; the verb gets `settings=` ready made."""
+def options(
+    settings: type[Struct], *, hide: tuple[str, ...] = (), given: Mapping[str, Any] | None = None
+) -> Callable[[Verb], Verb]:
+    """Give a verb the flags of `settings`; it gets `settings=` ready made, with `given` for hidden ones."""
 
     def decorate(verb: Verb) -> Verb:
         shown = [f for f in flags(settings).values() if f.field not in hide]
@@ -40,7 +42,7 @@ def options(settings: type[Struct], *, hide: tuple[str, ...] = ()) -> Callable[[
             mine = {f.field: values.pop(f.field) for f in shown if f.field in values}
             chosen = {k: v for k, v in mine.items() if v is not None}
             try:
-                made = parse(settings, [], given=chosen)
+                made = parse(settings, [], given={**(given or {}), **chosen})
             except BadFlag as error:
                 raise click.UsageError(str(error)) from error
             verb(settings=made, **values)

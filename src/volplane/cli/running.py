@@ -13,6 +13,8 @@ import uvloop
 
 from volplane.base import log
 from volplane.cli.failure import Failure
+from volplane.client import kubeconfig as configs
+from volplane.client.client import Client
 from volplane.store import InUse
 from volplane.web import PortInUse
 
@@ -49,7 +51,33 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked)
+    if lifeline := os.environ.get("VOLPLANE_LIFELINE"):
+        # Readable means closed: the process that keeps us is gone, and the next one must find nobody here.
+        loop.add_reader(int(lifeline), os._exit, 1)
     await work(stop)
+
+
+async def until(stop: asyncio.Event, work: Awaitable[None]) -> None:
+    """Run `work` until it ends or `stop` is set; then it is cancelled and awaited."""
+    running, asked = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+    finally:
+        for task in (running, asked):
+            task.cancel()
+        await asyncio.gather(running, asked, return_exceptions=True)
+
+
+def connect(kubeconfig: str, component: str) -> Client:
+    """A client from a kubeconfig, or from the pod's service account. Raises Failure."""
+    path = kubeconfig or os.environ.get("KUBECONFIG", "")
+    try:
+        transport = configs.load(path, agent=component) if path else configs.in_cluster(agent=component)
+    except (configs.BadKubeconfig, OSError) as error:
+        raise Failure(f"no API server to talk to: {error}") from error
+    return Client(transport, component=component)
 
 
 def need_root() -> None:

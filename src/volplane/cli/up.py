@@ -15,8 +15,9 @@ from volplane.cluster import Cluster, Settings
 
 @click.command()
 @options(Settings)
+@click.option("--separate", is_flag=True, help="a process per role instead of one for all")
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR")
-def command(settings: Settings, log_level: str) -> None:
+def command(settings: Settings, separate: bool, log_level: str) -> None:
     """Start a cluster and serve until stopped.
 
     Writes a kubeconfig into the data directory. Ctrl-C stops it cleanly: pods stopped, volumes unmounted,

@@ -16,12 +16,11 @@ from typing import Self
 from msgspec import Struct
 
 from volplane import apiserver, cloud, scheduler
-from volplane.api.apps import Deployment
-from volplane.api.core import Node
-from volplane.api.storage import CSINode
+from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.server import Server
 from volplane.client.cache import Caches
 from volplane.client.client import Client
+from volplane.cluster import readiness
 from volplane.cluster.apply import apply
 from volplane.cluster.images import Kit, images
 from volplane.cluster.layout import REGION, Layout, Member, Memory
@@ -33,8 +32,6 @@ from volplane.node.settings import NodeSettings
 from volplane.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
-
-READY = 60.0  # seconds that a start may take before it says what is missing
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -104,6 +101,10 @@ class Cluster:
             for member in self.members:
                 group.create_task(self._start_node(member))
 
+    @property
+    def url(self) -> str:
+        return self.server.url
+
     def client_of(self, component: str) -> Client:
         return Client(self.server.local(), caches=self.caches, component=component)
 
@@ -123,7 +124,7 @@ class Cluster:
 
     async def _start_node(self, member: Member) -> None:
         kit = Kit(self.client_of, self.host, account(self.memory), {member.name: place(member)})
-        settings = node_settings(self.layout, self.server, member, self.memory)
+        settings = node_settings(self.server.authority, member, self.memory)
         client = self.client_of("kubelet")
         node = NodeRole(settings, client, self.host, images(kit), cover=(str(self.layout.directory),))
         self.nodes[member.name] = node
@@ -146,39 +147,9 @@ class Cluster:
     # --- running
 
     async def ready(self) -> None:
-        """Until every node is Ready and has the driver, and the driver's controller is available."""
-        async with asyncio.timeout(READY):
-            nodes, csinodes = self.client.cache(Node), self.client.cache(CSINode)
-            deployments = self.client.cache(Deployment)
-            for cache in (nodes, csinodes, deployments):
-                await cache.synced()
-            changed = asyncio.Event()
-            ends = [c.subscribe(lambda *_: changed.set()) for c in (nodes, csinodes, deployments)]
-            try:
-                while missing := self._missing():
-                    log.debug("not ready: %s", missing)
-                    changed.clear()
-                    await changed.wait()
-            finally:
-                for end in ends:
-                    end()
+        """Until claims and pods can be served."""
+        await readiness.ready(self.client, self.members)
         self.layout.ready.write_text(f"{os.getpid()}\n")
-
-    def _missing(self) -> str:
-        """What a start still waits for; nothing when it is ready."""
-        for member in self.members:
-            node = self.client.cache(Node).get(member.name)
-            if node is None or not any(
-                c.type == "Ready" and c.status == "True" for c in node.status.conditions
-            ):
-                return f"node {member.name} is not ready"
-            csinode = self.client.cache(CSINode).get(member.name)
-            if csinode is None or ebs.NAME not in [d.name for d in csinode.spec.drivers]:
-                return f"driver {ebs.NAME} is not registered on {member.name}"
-        controller = self.client.cache(Deployment).get("ebs-csi-controller", "kube-system")
-        if self.members and (controller is None or not controller.status.ready_replicas):
-            return "the driver's controller is not available"
-        return ""
 
     async def wait(self) -> None:
         """Until a role breaks; raises what broke it."""
@@ -220,21 +191,21 @@ def cloud_settings(layout: Layout, memory: Memory, members: list[Member]) -> clo
     )
 
 
-def node_settings(layout: Layout, server: Server, member: Member, memory: Memory) -> NodeSettings:
+def node_settings(authority: Authority, member: Member, memory: Memory) -> NodeSettings:
     hosts = ("127.0.0.1", "localhost", member.name)
-    pair = server.authority.server(f"kubelet-{member.name}", hosts)
+    pair = authority.server(f"kubelet-{member.name}", hosts)
     return NodeSettings(
         hostname_override=member.name,
         root_dir=str(member.root),
         port=memory.kubelet_ports[member.name],
         tls_cert_file=str(pair.cert_path),
         tls_private_key_file=str(pair.key_path),
-        client_ca_file=str(server.authority.pair.cert_path),
+        client_ca_file=str(authority.pair.cert_path),
         zone=member.zone,
         region=REGION,
         instance_id=member.instance,
         instance_type="m5.large",
         provider_id=f"aws:///{member.zone}/{member.instance}",
         cluster_host="127.0.0.1",
-        cluster_port=server.port,
+        cluster_port=memory.port,
     )

@@ -149,5 +149,12 @@ class Host:
             raise CommandFailed(completed)
         return completed
 
-    async def spawn(self, argv: Sequence[str], *, fds: Sequence[int] = (), log: str = "/dev/null") -> Process:
-        return await self.call(processes.spawn, argv, fds=fds, log=log)
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        fds: Sequence[int] = (),
+        log: str = "/dev/null",
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        return await self.call(processes.spawn, argv, fds=fds, log=log, env=env)

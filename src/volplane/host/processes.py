@@ -109,8 +109,15 @@ class Process:
         self._popen.kill()
 
 
-def spawn(argv: Sequence[str], *, fds: Sequence[int] = (), log: str = os.devnull) -> Process:
+def spawn(
+    argv: Sequence[str],
+    *,
+    fds: Sequence[int] = (),
+    log: str = os.devnull,
+    env: Mapping[str, str] | None = None,
+) -> Process:
     """Start in a session of its own with nothing of ours open but `fds`; blocking."""
+    bare = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return Process(
@@ -120,7 +127,7 @@ def spawn(argv: Sequence[str], *, fds: Sequence[int] = (), log: str = os.devnull
                 stdout=descriptor,
                 stderr=descriptor,
                 pass_fds=fds,
-                env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+                env={**bare, **(env or {})},
                 cwd="/",
                 start_new_session=True,
             )

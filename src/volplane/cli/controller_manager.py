@@ -1,0 +1,40 @@
+"""`volplane controller-manager`: the controllers against any API server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+from msgspec import structs
+
+from volplane.cli.failure import Failure
+from volplane.cli.options import options
+from volplane.cli.running import connect, serve, until
+from volplane.controllers import manager
+from volplane.controllers.manager import Settings, UnknownController
+
+
+@click.command()
+@options(Settings, hide=("root_ca",))
+@click.option("--kubeconfig", default="", help="where the API server is, and who we are")
+@click.option("--root-ca-file", default="", help="the CA that every namespace is told")
+def command(settings: Settings, kubeconfig: str, root_ca_file: str) -> None:
+    """Run the controllers until stopped."""
+    if root_ca_file:
+        try:
+            settings = structs.replace(settings, root_ca=Path(root_ca_file).read_text())
+        except OSError as error:
+            raise Failure(f"--root-ca-file {root_ca_file}: {error.strerror}") from error
+    serve(lambda stop: _serve(settings, kubeconfig, stop))
+
+
+async def _serve(settings: Settings, kubeconfig: str, stop: asyncio.Event) -> None:
+    client = connect(kubeconfig, "kube-controller-manager")
+    try:
+        await until(stop, manager.run(client, settings))
+    except UnknownController as error:
+        raise Failure(f"--controllers: {error}") from error
+    finally:
+        await client.close()
+        await client.transport.close()

@@ -1,0 +1,50 @@
+"""`volplane node`: one node against any API server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import click
+
+from volplane.cli.options import options
+from volplane.cli.running import connect, need_root, serve
+from volplane.cluster.images import Kit, images
+from volplane.drivers import ebs
+from volplane.host import Host
+from volplane.node import runner
+from volplane.node.settings import NodeSettings
+
+
+@click.command()
+@options(NodeSettings)
+@click.option("--kubeconfig", default="", help="where the API server is, and who we are")
+@click.option("--cover", multiple=True, help="a directory that no container may see")
+def command(settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...]) -> None:
+    """Run pods and their volumes on this machine until stopped; then pods are stopped, volumes unmounted."""
+    need_root()
+    serve(lambda stop: _serve(settings, kubeconfig, cover, stop))
+
+
+async def _serve(
+    settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...], stop: asyncio.Event
+) -> None:
+    client = connect(kubeconfig, "kubelet")
+    host = Host()
+    name = settings.hostname_override or os.uname().nodename.lower()
+    places = {name: ebs.Place(settings.instance_id, settings.zone)}
+    kit = Kit(lambda component: client, host, account(), places)
+    try:
+        await runner.run(settings, client, host, images(kit), stop=stop, cover=cover)
+    finally:
+        await client.close()
+        await client.transport.close()
+        await host.close()
+
+
+def account() -> ebs.Account:
+    """The disk service by the variables that aws itself reads."""
+    env = os.environ.get
+    region = env("AWS_REGION", env("AWS_DEFAULT_REGION", "us-east-1"))
+    endpoint = env("AWS_ENDPOINT_URL_EC2", env("AWS_ENDPOINT_URL", ""))
+    return ebs.Account(endpoint, region, env("AWS_ACCESS_KEY_ID", ""), env("AWS_SECRET_ACCESS_KEY", ""))

@@ -1,0 +1,254 @@
+"""The same cluster as processes: one per role, over HTTPS, kept running.
+
+A role that dies is started again; a node that was crashed on purpose stays down until it is revived. The
+roles hold the read end of a pipe whose write end is ours: when this process dies, whatever kills it, they end
+at once, so that nothing serves a directory that the next start wants to own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api.core import Namespace
+from volplane.apiserver.auth.certificates import Authority
+from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
+from volplane.client import kubeconfig
+from volplane.client.client import Client
+from volplane.cluster import Settings, cloud_settings, node_settings, readiness
+from volplane.cluster.apply import apply
+from volplane.cluster.layout import REGION, Layout, Member
+from volplane.host import Host
+from volplane.host.processes import Process, start_time
+from volplane.node.settings import NodeSettings
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between two starts of a role that keeps dying
+LIFELINE = "VOLPLANE_LIFELINE"
+PATIENCE = 30.0
+
+
+class Identity(Struct, frozen=True):
+    """A role's process: a pid alone may be somebody else's by now."""
+
+    pid: int
+    start: int
+
+    @property
+    def lives(self) -> bool:
+        return start_time(self.pid) == self.start != 0
+
+
+class Runs:
+    """The files that say which role runs where."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def pid_file(self, role: str) -> Path:
+        return self.directory / f"{role.replace('/', '-')}.pid"
+
+    def log(self, role: str) -> Path:
+        return self.directory / f"{role.replace('/', '-')}.log"
+
+    def crashed(self, role: str) -> Path:
+        """Exists while a role is to stay down."""
+        return self.directory / f"{role.replace('/', '-')}.crashed"
+
+    def write(self, role: str, pid: int) -> None:
+        self.pid_file(role).write_bytes(msgspec.json.encode(Identity(pid, start_time(pid))))
+
+    def read(self, role: str) -> Identity | None:
+        try:
+            return msgspec.json.decode(self.pid_file(role).read_bytes(), type=Identity)
+        except FileNotFoundError:
+            return None
+
+
+class Separate:
+    """`async with Separate(settings) as cluster:` like `Cluster`, with a process per role."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.layout = Layout(settings.data_dir)
+        self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
+        self.runs = Runs(self.layout.run)
+        self._stack = AsyncExitStack()
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._processes: dict[str, Process] = {}
+        self._revived = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    # --- start
+
+    async def _start(self) -> None:
+        self.layout.make()
+        self.memory = self.layout.prepared(self.settings.port, self.settings.nodes)
+        self.url = f"https://127.0.0.1:{self.memory.port}"
+        self.authority = Authority(self.layout.directory / "pki")
+        self.host = Host()
+        self._stack.push_async_callback(self.host.close)
+        self._lifeline = os.pipe()
+        self._stack.callback(self._cut_lifeline)
+        self._stack.callback(self.layout.ready.unlink, missing_ok=True)
+        self.runs.write("up", os.getpid())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._revived.set)
+        self._stack.push_async_callback(self._stop)
+        self._keep("cloud", self._cloud())
+        self._keep("apiserver", ["--data-dir", str(self.layout.directory), "--port", str(self.memory.port)])
+        await self._connect()
+        self._keep("controller-manager", self._manager())
+        self._keep("scheduler", ["--kubeconfig", self._login("system:kube-scheduler")])
+        for member in self.members:
+            self._keep(f"node/{member.name}", self._node(member))
+        await apply(self.client)
+
+    async def _connect(self) -> None:
+        transport = kubeconfig.load(self._login("volplane"))
+        self._stack.push_async_callback(transport.close)
+        self.client = Client(transport, component="volplane")
+        self._stack.push_async_callback(self.client.close)
+        async with asyncio.timeout(PATIENCE):
+            await self.client.cache(Namespace).synced()
+
+    def _login(self, user: str) -> str:
+        """A kubeconfig with a certificate for this role."""
+        name = user.replace(":", "-")
+        pair = self.authority.client(f"client-{name}", user, ("system:masters",))
+        path = self.layout.run / f"{name}.kubeconfig"
+        write_kubeconfig(path, server=self.url, ca=self.authority.pair.cert, user=user, pair=pair)
+        return str(path)
+
+    def _cloud(self) -> list[str]:
+        settings = cloud_settings(self.layout, self.memory, self.members)
+        instances = self.layout.run / "instances.json"
+        instances.write_bytes(msgspec.json.encode(settings.instances))
+        zones = ",".join(settings.zones)
+        where = ["--data-dir", settings.data_dir, "--port", str(settings.port), "--zones", zones]
+        return [*where, "--instances-file", str(instances)]
+
+    def _manager(self) -> list[str]:
+        settings = self.settings
+        return [
+            "--kubeconfig",
+            self._login("system:kube-controller-manager"),
+            "--root-ca-file",
+            str(self.authority.pair.cert_path),
+            f"--pvclaimbinder-sync-period={settings.pvclaimbinder_sync_period}",
+            f"--max-wait-for-unmount={settings.max_wait_for_unmount}",
+            f"--disable-force-detach-on-timeout={str(settings.disable_force_detach_on_timeout).lower()}",
+        ]
+
+    def _node(self, member: Member) -> list[str]:
+        settings = node_settings(self.authority, member, self.memory)
+        plain = NodeSettings()
+        flags = ["--kubeconfig", self._login(f"system:node:{member.name}")]
+        for field in NodeSettings.__struct_fields__:
+            value = getattr(settings, field)
+            if value != getattr(plain, field):
+                flags.append(f"--{field.replace('_', '-')}={value}")
+        return [*flags, f"--cover={self.layout.directory}"]
+
+    def _environment(self) -> dict[str, str]:
+        memory = self.memory
+        own = {k: v for k, v in os.environ.items() if k.startswith(("VOLPLANE_", "PYTHON"))}
+        return {
+            **own,
+            LIFELINE: str(self._lifeline[0]),
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",
+            "AWS_ACCESS_KEY_ID": memory.access_key,
+            "AWS_SECRET_ACCESS_KEY": memory.secret_key,
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
+    # --- keeping
+
+    def _keep(self, role: str, arguments: list[str]) -> None:
+        task = asyncio.create_task(self._keeper(role, arguments), name=role)
+        self._keepers[role] = task
+
+    async def _keeper(self, role: str, arguments: list[str]) -> None:
+        verb = role.partition("/")[0]
+        argv = [sys.executable, "-m", "volplane", verb, *arguments]
+        pause = FIRST_PAUSE
+        while True:
+            await self._wait_for_revival(role)
+            began = asyncio.get_running_loop().time()
+            process = await self.host.spawn(
+                argv, fds=[self._lifeline[0]], log=str(self.runs.log(role)), env=self._environment()
+            )
+            self._processes[role] = process
+            self.runs.write(role, process.pid)
+            code = await process.wait()
+            log.warning("%s ended with %d; starting it again", role, code, extra={"log": self.runs.log(role)})
+            lived = asyncio.get_running_loop().time() - began
+            pause = FIRST_PAUSE if lived > LONGEST_PAUSE else min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _wait_for_revival(self, role: str) -> None:
+        while self.runs.crashed(role).exists():
+            self._revived.clear()
+            await self._revived.wait()
+
+    async def ready(self) -> None:
+        await readiness.ready(self.client, [m for m in self.members if not self._is_down(m)])
+        self.layout.ready.write_text(f"{os.getpid()}\n")
+
+    def _is_down(self, member: Member) -> bool:
+        return self.runs.crashed(f"node/{member.name}").exists()
+
+    async def wait(self) -> None:
+        """Until a keeper breaks; a role that dies does not break it."""
+        done, _ = await asyncio.wait(self._keepers.values(), return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    # --- stop
+
+    async def _stop(self) -> None:
+        """Nodes first: their pods' volumes need the driver, the disk service and the API server."""
+        nodes = [role for role in self._keepers if role.startswith("node/")]
+        await asyncio.gather(*(self._end(role) for role in nodes))
+        for role in ("scheduler", "controller-manager", "cloud", "apiserver"):
+            await self._end(role)
+
+    async def _end(self, role: str) -> None:
+        keeper, process = self._keepers.pop(role, None), self._processes.pop(role, None)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        if process is None or not process.running:
+            return
+        process.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(PATIENCE + 10):
+                await process.wait()
+        except TimeoutError:
+            log.error("%s does not end; killing it", role)
+            process.kill()
+            await process.wait()
+        self.runs.pid_file(role).unlink(missing_ok=True)
+
+    def _cut_lifeline(self) -> None:
+        for end in self._lifeline:
+            os.close(end)

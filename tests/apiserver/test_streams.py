@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,10 +21,12 @@ class Node:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []
         self.peers: list[str] = []
+        self.protocols: list[str] = []
 
     async def __call__(self, request: web.Request) -> web.Response | web.Upgraded:
         self.asked.append((request.method, request.path, request.query.raw))
         self.peers.append(request.peer.common_name if request.peer else "")
+        self.protocols += request.headers.all("sec-websocket-protocol")
         if request.path.startswith("/containerLogs"):
             if request.query.flag("previous"):
                 return web.Response(
@@ -133,3 +136,26 @@ async def test_a_node_that_does_not_listen_is_unavailable(served: Any) -> None:
         await api.merge("/api/v1/nodes/n1/status", {"status": status})
         answer = await api.get(f"{DEFAULT}/pods/p/log")
         assert (answer.status, answer.json["reason"]) == (503, "ServiceUnavailable")
+
+
+async def test_a_node_is_reached_through_its_proxy(served: Any) -> None:
+    async with served() as api, on_a_node(api) as node:
+        got = await api.get("/api/v1/nodes/n1/proxy/containerLogs/default/p/c?tailLines=1")
+        assert (got.status, got.body) == (200, b"one\ntwo\n")
+        assert node.asked == [("GET", "/containerLogs/default/p/c", "tailLines=1")]
+        assert (await api.get("/api/v1/nodes/nowhere/proxy/healthz")).status == 404
+
+
+async def test_the_token_among_the_protocols_stays_here(served: Any) -> None:
+    async with served() as api, on_a_node(api) as node:
+        token = base64.urlsafe_b64encode(api.server.admin_token.encode()).rstrip(b"=").decode()
+        offered = f"base64url.bearer.authorization.k8s.io.{token}, v5.channel.k8s.io"
+        headers = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Protocol", offered)]
+        ca = str(api.server.authority.pair.cert_path)
+        http = web.Http(api.server.url, ssl=tls.client_context(ca))
+        answer, stream = await http.upgrade(f"{DEFAULT}/pods/p/exec?command=sh", headers)
+        assert answer.status == 101
+        assert stream is not None
+        stream.close()
+        await http.close()
+        assert node.protocols == ["v5.channel.k8s.io"]

@@ -123,6 +123,8 @@ class App:
         act = Act(verb, entry.kind, target.namespace, _named(request, target), target.subresource)
         may(self.authorizers, user, act)
         _check(entry, verb, target)
+        if target.subresource == "proxy":
+            return await self.streams.proxy(self.backend, target.name, target.below, request)
         call = self._call(request, user, entry, verb, target)
         seen.warnings = call.warnings
         return await self._serve(request, entry, call)

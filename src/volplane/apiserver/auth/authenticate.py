@@ -18,7 +18,7 @@ from volplane.apiserver.auth.users import ANONYMOUS, AUTHENTICATED
 from volplane.apiserver.strategy import User
 from volplane.web import Request
 
-_WEBSOCKET_TOKEN = "base64url.bearer.authorization.k8s.io."
+WEBSOCKET_TOKEN = "base64url.bearer.authorization.k8s.io."
 
 TokenCheck = Callable[[str], User | None]
 
@@ -69,8 +69,8 @@ def bearer(request: Request) -> str | None:
     if kind.lower() == "bearer":
         return token.strip()
     for protocol in request.headers.get("sec-websocket-protocol").split(","):
-        if protocol.strip().startswith(_WEBSOCKET_TOKEN):
-            return _decoded(protocol.strip().removeprefix(_WEBSOCKET_TOKEN))
+        if protocol.strip().startswith(WEBSOCKET_TOKEN):
+            return _decoded(protocol.strip().removeprefix(WEBSOCKET_TOKEN))
     return None
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 from urllib.parse import quote, urlencode
 
 from volplane.api.core import Node, Pod
 from volplane.api.errors import APIError, BadRequest, InternalError, NotFound, Unavailable, from_status
 from volplane.apiserver import options
+from volplane.apiserver.auth.authenticate import WEBSOCKET_TOKEN
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
@@ -34,12 +36,13 @@ _LOG_OPTIONS = (
     "limitBytes",
     "stream",
 )
+_PROTOCOL = "sec-websocket-protocol"
 _FORWARDED = (
     "connection",
     "upgrade",
     "sec-websocket-key",
     "sec-websocket-version",
-    "sec-websocket-protocol",
+    _PROTOCOL,
     "sec-websocket-extensions",
     "x-stream-protocol-version",
 )
@@ -66,6 +69,25 @@ class Streams:
         client = await self._node(backend, pod.spec.node_name)
         return await self._connect(client, _path(call.subresource, pod, request), request)
 
+    async def proxy(self, backend: Backend, node: str, below: str, request: Request) -> Response:
+        """nodes/proxy: the kubelet's API as it is."""
+        client = await self._node(backend, node)
+        query = f"?{request.query.raw}" if request.query.raw else ""
+        kept = [(name, request.headers.get(name)) for name in ("accept", "content-type")]
+        headers = [(name, value) for name, value in kept if value]
+        try:
+            answer = await client.request(
+                request.method,
+                f"/{quote(below)}{query}",
+                headers=headers,
+                body=request.body,
+                timeout=PATIENCE,
+            )
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(f"node {node} does not answer: {error}") from error
+        content_type = answer.headers.get("content-type", "text/plain")
+        return Response(status=answer.status, headers=[("Content-Type", content_type)], body=answer.body)
+
     async def close(self) -> None:
         for client in self._nodes.values():
             await client.close()
@@ -88,20 +110,21 @@ class Streams:
         client = await self._node(backend, pod.spec.node_name)
         chosen = {name: request.query.get(name) for name in _LOG_OPTIONS if request.query.get(name)}
         path = f"/containerLogs/{pod.namespace}/{pod.name}/{quote(container)}?{urlencode(chosen)}"
-        body = _body(client, path)
-        # The first piece is read before the answer begins: until then an error can still be a Status.
+        stack = AsyncExitStack()
         try:
-            async with asyncio.timeout(PATIENCE if "follow" not in chosen else None):
-                first = await anext(body, b"")
+            answer, pieces = await stack.enter_async_context(client.stream("GET", path, timeout=PATIENCE))
+            if answer.status != 200:
+                async with stack:
+                    raise _told(answer.status, b"".join([piece async for piece in pieces]))
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"node {pod.spec.node_name} does not answer: {error}") from error
-        return Response(status=200, headers=_TEXT, body=_rest(first, body))
+        return Response(status=200, headers=_TEXT, body=_Log(pieces, stack))
 
     async def _connect(self, client: Http, path: str, request: Request) -> Response | Upgraded:
-        headers = [(name, value) for name in _FORWARDED for value in request.headers.all(name)]
         try:
-            async with asyncio.timeout(PATIENCE):
-                answer, far = await client.upgrade(path, headers, method=request.method)
+            answer, far = await client.upgrade(
+                path, _forwarded(request), method=request.method, timeout=PATIENCE
+            )
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"the node does not answer: {error}") from error
         if far is None:
@@ -129,22 +152,31 @@ async def relay(near: Stream, far: Stream) -> None:
         far.close()
 
 
-async def _body(client: Http, path: str) -> AsyncGenerator[bytes, None]:
-    async with client.stream("GET", path) as (answer, chunks):
-        if answer.status != 200:
-            raise _told(answer.status, b"".join([chunk async for chunk in chunks]))
-        async for chunk in chunks:
-            yield chunk
+class _Log:
+    """The node's pieces; its connection is given back even if nobody ever asked for the first one."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], stack: AsyncExitStack) -> None:
+        self._pieces, self._stack = pieces, stack
+
+    def __aiter__(self) -> _Log:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
 
 
-async def _rest(first: bytes, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    try:
-        if first:
-            yield first
-        async for chunk in body:
-            yield chunk
-    finally:
-        await body.aclose()
+def _forwarded(request: Request) -> list[tuple[str, str]]:
+    """The headers of the handshake, without the token that a browser puts among its protocols."""
+    headers = [(name, value) for name in _FORWARDED for value in request.headers.all(name)]
+    return [(name, _without_token(value) if name == _PROTOCOL else value) for name, value in headers]
+
+
+def _without_token(protocols: str) -> str:
+    offered = (word.strip() for word in protocols.split(","))
+    return ", ".join(word for word in offered if not word.startswith(WEBSOCKET_TOKEN))
 
 
 def _url(node: Node) -> str:

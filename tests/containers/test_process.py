@@ -225,9 +225,26 @@ async def test_starting_twice_is_starting_once(room: Any) -> None:
         both = await asyncio.gather(
             runtime.start(room.spec("sleep", "1000", id="two")),
             runtime.start(room.spec("sleep", "1000", id="two")),
-            return_exceptions=True,
         )
-        assert [type(result).__name__ for result in both] == ["State", "ContainerError"]
+        assert both[0] == both[1]
+
+
+async def test_a_caller_that_leaves_does_not_leave_an_unknown_container(room: Any) -> None:
+    async with room.emptied() as runtime:
+        await runtime.prepare()
+        starting = asyncio.create_task(runtime.start(room.spec("sleep", "1000")))
+        await asyncio.sleep(0.001)
+        starting.cancel()
+        assert (await runtime.start(room.spec("sleep", "1000"))).running
+
+
+async def test_a_container_started_by_somebody_else_is_taken_over(room: Any) -> None:
+    async with room.emptied() as runtime:
+        await runtime.prepare()
+        async with room.runtime() as other:
+            state = await other.start(room.spec("sleep", "1000"))
+        assert await runtime.start(room.spec("sleep", "1000")) == state
+        assert (await runtime.stop("one", 0)).exit_code == 137
 
 
 async def test_many_start_at_once(room: Any) -> None:

@@ -110,7 +110,11 @@ class Launcher:
             for _ in range(2):  # it may have been killed since the last request
                 await self.prepare()
                 reply = await self._try(data, descriptors)
-                answer = await reply.line()
+                try:
+                    answer = await reply.line()
+                except BaseException:
+                    reply.close()  # which tells the other side to give up
+                    raise
                 if answer is not None or not await self._has_died():
                     return reply, answer
                 reply.close()  # nobody has read the request, or nobody who read it is left

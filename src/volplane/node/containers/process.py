@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -18,7 +19,6 @@ from volplane.host import Host
 from volplane.host.processes import exited
 from volplane.node.containers import records
 from volplane.node.containers.base import (
-    ContainerError,
     ContainerSpec,
     NoSuchContainer,
     NotRunning,
@@ -53,7 +53,7 @@ class ProcessRuntime:
         log = f"{self._directory}/launcher.log"
         self.launcher = launcher or Launcher(host, cover=[directory, *cover], log=log)
         self._containers: dict[str, _Container] = {}
-        self._starting: set[str] = set()
+        self._starting: dict[str, asyncio.Task[State]] = {}
         self._followers: set[asyncio.Task[None]] = set()
         self._adopting = asyncio.Lock()
         self._adopted = False
@@ -82,9 +82,7 @@ class ProcessRuntime:
     async def _follow(self, container: _Container) -> None:
         started = container.record.started
         await exited(started.shim)  # its last deed is the exit file
-        if (
-            started.lives
-        ):  # the shim was killed, and this is dying of it: its volumes are free only afterwards
+        if started.lives:  # the shim was killed and this dies of it; only then are its volumes free
             await exited(started.pid)
         record = await self._host.call(records.load, container.record.directory)
         container.record = record or container.record
@@ -97,13 +95,18 @@ class ProcessRuntime:
         await self._adopt()
         if known := self._containers.get(spec.id):
             return known.state
-        if spec.id in self._starting:
-            raise ContainerError(f'container "{spec.id}" is being started already')
-        self._starting.add(spec.id)
-        try:
-            return await self._start(spec)
-        finally:
-            self._starting.discard(spec.id)
+        task = self._starting.get(spec.id)
+        if task is None:
+            task = asyncio.create_task(self._start(spec), name=f"start {spec.id}")
+            self._starting[spec.id] = task
+            task.add_done_callback(lambda done: self._started(spec.id, done))
+        # A caller that is cancelled leaves the start to its end: a container nobody knows of would be worse.
+        return await asyncio.shield(task)
+
+    def _started(self, id: str, task: asyncio.Task[State]) -> None:
+        del self._starting[id]
+        if not task.cancelled():
+            task.exception()  # the callers have it; if they are gone, nobody wants it
 
     async def _start(self, spec: ContainerSpec) -> State:
         directory = records.directory_of(self._directory, spec.id)
@@ -113,25 +116,34 @@ class ProcessRuntime:
             "plain": not (spec.privileged or spec.host_pid or spec.host_ipc or spec.network),
             "host_pid": spec.host_pid,
         }
-        given = _as_file(msgspec.json.encode(spec))
+        answer = await self._launch(request, msgspec.json.encode(spec))
+        if "message" not in answer:
+            return self._keep(Record(directory, Started(spec, **answer))).state
+        if answer["stage"] == "setup":
+            await self._host.call(records.delete, directory)
+            raise StartFailed(answer["message"])
+        # It ran and is over, or was there before.
+        if (record := await self._host.call(records.load, directory)) is None:
+            raise StartFailed(answer["message"])
+        return self._keep(record).state
+
+    async def _launch(self, request: dict[str, object], spec: bytes) -> dict[str, Any]:
+        """What the shim says; if it is a failure, after the shim has gone, so that its files are complete."""
+        given = _as_file(spec)
         try:
             reply, answer = await self.launcher.ask(request, [given])
         finally:
             os.close(given)
-        failure = answer if answer and "message" in answer else None
         try:
             async with asyncio.timeout(TIMEOUT):
-                if failure:
-                    await reply.line()  # until the shim has gone, so that its files are complete
+                if answer and "message" in answer:
+                    await reply.line()
         finally:
             reply.close()
-        if answer is None or (failure and failure["stage"] == "setup"):
-            await self._host.call(records.delete, directory)
-            raise StartFailed(
-                failure["message"] if failure else "the launcher was killed while it started the container"
-            )
-        loaded = None if failure is None else await self._host.call(records.load, directory)
-        return self._keep(loaded or Record(directory, Started(spec, **answer))).state
+        return answer or {
+            "stage": "setup",
+            "message": "the launcher was killed while it started the container",
+        }
 
     async def stop(self, id: str, grace: float) -> State:
         container = await self._known(id)
@@ -182,9 +194,10 @@ class ProcessRuntime:
 
     async def close(self) -> None:
         """Let go of everything; the containers run on."""
-        for follower in self._followers:
-            follower.cancel()
-        await asyncio.gather(*self._followers, return_exceptions=True)
+        tasks = [*self._starting.values(), *self._followers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._owns_launcher:
             await self.launcher.close()
 

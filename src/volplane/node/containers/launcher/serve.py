@@ -108,5 +108,5 @@ def _end_with(work: Work, reply: int) -> NoReturn:
         traceback.print_exc()
         sys.stderr.flush()
         if reply >= 0:
-            shim.answer(socket.socket(fileno=reply), {"stage": "setup", "code": 128, "message": str(error)})
+            shim.refuse(socket.socket(fileno=reply), error)
     os._exit(0)

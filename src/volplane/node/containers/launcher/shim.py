@@ -42,15 +42,23 @@ def run(request: dict[str, Any], descriptors: list[int], layout: Layout, cover: 
 
 
 def _serve(shim: Shim, request: dict[str, Any], descriptors: list[int]) -> None:
-    reply, given = descriptors
-    with open(given, "rb") as file:
+    reply = socket.socket(fileno=descriptors[0])
+    with open(descriptors[1], "rb") as file:
         spec = json.loads(file.read())
-    shim.serve(request["directory"], spec, socket.socket(fileno=reply))
+    try:
+        shim.serve(request["directory"], spec, reply)
+    except Exception as error:
+        refuse(reply, error)
 
 
 def answer(reply: socket.socket, message: dict[str, Any]) -> None:
     with suppress(OSError):  # the node role may be gone; the files tell the next one
         reply.sendall(json.dumps(message).encode() + b"\n")
+
+
+def refuse(reply: socket.socket, error: BaseException) -> None:
+    stage = "exists" if isinstance(error, FileExistsError) else "setup"
+    answer(reply, {"stage": stage, "code": 128, "message": str(error)})
 
 
 class Shim:
@@ -169,9 +177,12 @@ def _take(directory: str) -> None:
     """The lock lasts as long as this process: of two shims for one container, the second fails here."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FileExistsError("the container is being started already") from None
     if os.path.exists(f"{directory}/container.json"):
-        raise OSError("the container exists already")
+        raise FileExistsError("the container exists already")
 
 
 def _gone(peer: socket.socket) -> bool:

@@ -117,7 +117,7 @@ async def test_broken_metadata_of_an_orphan_is_left_alone() -> None:
         data = Path(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
         write(data, "{")
         here.disks.calls.clear()
-        await here.start()
+        await here.start(shutdown_grace_period=0.1)
 
         async def unstage_refused() -> bool:
             assert here.role is not None

@@ -13,12 +13,14 @@ import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
+from volplane import web
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver
 from volplane.client.client import Client
 from volplane.host import Host, NodePaths
 from volplane.loops.events import Recorder
 from volplane.node import machine
+from volplane.node.api import KubeletApi
 from volplane.node.containers.base import Runtime
 from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
@@ -37,6 +39,7 @@ from volplane.node.status import NodeObject
 from volplane.volumes import kinds
 from volplane.volumes.base import Plugin, Site, Spec
 from volplane.volumes.csi import Drivers
+from volplane.web import tls
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,9 @@ class NodeRole:
         )
         kit = Kit(self.runtimes, Builder(site, _cluster_variables(settings)), self.events)
         self.pods = Pods(client, self.name, Shared(client, self.volumes, kit, host_ip=settings.node_ip))
+        self.api = KubeletApi(
+            self.pods, host, paths, allowed=settings.api_server_names, host_ip=settings.node_ip
+        )
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -89,11 +95,27 @@ class NodeRole:
         self.object.on_reported = self.volumes.kick_all
         self.object.on_attached = self.volumes.kick_all
         await reconstruct(self.volumes)
+        await self._listen()
         await self._join()
         self._spawn(self.object.run(), "node object")
         self._spawn(self.watcher.run(), "plugin watcher")
         await self._take_over()
         self._spawn(self._republish(), "republish")
+
+    async def _listen(self) -> None:
+        """The kubelet's API; without a certificate there is none."""
+        settings = self.settings
+        if not settings.tls_cert_file:
+            return
+        context = await self.host.call(
+            tls.server_context,
+            settings.tls_cert_file,
+            settings.tls_private_key_file,
+            settings.client_ca_file or None,
+        )
+        server = await web.serve(self.api, host=settings.address, port=settings.port, ssl=context)
+        self._stack.push_async_callback(server.close, 0.0)
+        self.object.port = server.port
 
     async def _prepare_disk(self) -> None:
         real = self.paths.real

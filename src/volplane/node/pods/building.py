@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -139,6 +140,12 @@ class Builder(Struct, frozen=True):
     def message_path(self, pod: str, container: str, attempt: int) -> str:
         return self.site.paths.real(f"{self.site.paths.container(pod, container)}/{attempt}")
 
+    async def forget_files(self, pod: Pod, container: str, attempt: int) -> None:
+        """The log and the last words of an attempt that nobody can ask for any more."""
+        paths = self.site.paths
+        log = paths.real(paths.log_file(pod.namespace, pod.name, pod.uid, container, attempt))
+        await self.site.host.call(_remove_files, log, self.message_path(pod.uid, container, attempt))
+
     async def message(self, pod: Pod, container: Container, attempt: int) -> str:
         """What the container has left at its terminationMessagePath."""
         if not container.termination_message_path:
@@ -210,6 +217,12 @@ def _make_message(path: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
     os.chmod(path, 0o666)
+
+
+def _remove_files(*paths: str) -> None:
+    for path in paths:
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def _read_message(path: str) -> str:

@@ -156,8 +156,10 @@ class ContainerLoop:
         return False
 
     async def _forget_old(self, pod: str, number: int) -> None:
-        if number >= KEPT:
-            await self.kit.runtimes.remove(container_id(pod, self.container.name, number - KEPT))
+        old = number - KEPT
+        if old >= 0:
+            await self.kit.runtimes.remove(container_id(pod, self.container.name, old))
+            await self.kit.builder.forget_files(self._pod(), self.container.name, old)
 
     # --- run and end
 

@@ -1,0 +1,106 @@
+"""Who may ask, and which part answers."""
+
+from __future__ import annotations
+
+import logging
+from urllib.parse import unquote
+
+from volplane.api import codec
+from volplane.base import metrics
+from volplane.host import Host, NodePaths
+from volplane.node.api.logs import LogRequest, read_log
+from volplane.node.api.portforward import forward
+from volplane.node.api.refusal import Refusal
+from volplane.node.api.streams import attach, execute
+from volplane.node.pods.keeper import Pods
+from volplane.node.pods.records import NOTHING, Record, all_containers
+from volplane.node.pods.worker import PodWorker
+from volplane.web import Request, Response, Upgraded
+
+log = logging.getLogger(__name__)
+
+_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
+_JSON = [("Content-Type", "application/json")]
+
+
+class Target:
+    """A container that a request is about."""
+
+    def __init__(self, worker: PodWorker, name: str) -> None:
+        if all(c.name != name for c in all_containers(worker.pod)):
+            raise Refusal(404, f"container {name} is not valid for pod {worker.pod.name}")
+        self.worker, self.name = worker, name
+
+    @property
+    def record(self) -> Record:
+        return self.worker.records.get(self.name, NOTHING)
+
+
+class KubeletApi:
+    def __init__(
+        self,
+        pods: Pods,
+        host: Host,
+        paths: NodePaths,
+        *,
+        allowed: tuple[str, ...],
+        host_ip: str = "127.0.0.1",
+    ) -> None:
+        """`allowed`: the common names of the certificates that are let in."""
+        self.pods, self.host, self.paths = pods, host, paths
+        self._allowed = frozenset(allowed)
+        self._host_ip = host_ip
+
+    async def __call__(self, request: Request) -> Response | Upgraded:
+        try:
+            self._admit(request)
+            return await self._route(request)
+        except Refusal as refusal:
+            return Response(refusal.status, _TEXT, f"{refusal}\n".encode())
+
+    def _admit(self, request: Request) -> None:
+        if request.peer is None:
+            raise Refusal(401, "Unauthorized")
+        if request.peer.common_name not in self._allowed:
+            raise Refusal(403, f"Forbidden (user={request.peer.common_name}, verb={request.method.lower()})")
+
+    async def _route(self, request: Request) -> Response | Upgraded:
+        # Decoded part by part: a name never holds a slash.
+        first, *rest = [unquote(part) for part in request.raw_path.strip("/").split("/")]
+        match first, rest:
+            case "healthz", _:
+                return Response(200, _TEXT, b"ok")
+            case "metrics", []:
+                return Response(200, {"Content-Type": metrics.CONTENT_TYPE}, metrics.render())
+            case "pods" | "runningpods", []:
+                return Response(200, _JSON, self._pod_list())
+            case "containerLogs", [namespace, pod, container]:
+                return await self._logs(request, self._target(namespace, pod, container))
+            case "exec", [namespace, pod, *_, container] if len(rest) in (3, 4):
+                return await execute(request, self._target(namespace, pod, container))
+            case "attach", [namespace, pod, *_, container] if len(rest) in (3, 4):
+                target = self._target(namespace, pod, container)
+                return await attach(request, target, self.host, self.paths)
+            case "portForward", [namespace, pod, *_] if len(rest) in (2, 3):
+                self._worker(namespace, pod)
+                return await forward(request, self._host_ip)
+        raise Refusal(404, "404 page not found")
+
+    def _worker(self, namespace: str, pod: str) -> PodWorker:
+        worker = self.pods.find(namespace, pod)
+        if worker is None:
+            raise Refusal(404, f'pod "{pod}" not found in namespace "{namespace}" on this node')
+        return worker
+
+    def _target(self, namespace: str, pod: str, container: str) -> Target:
+        return Target(self._worker(namespace, pod), container)
+
+    async def _logs(self, request: Request, target: Target) -> Response:
+        asked = LogRequest.of(request.query)
+        body = await read_log(asked, target, self.host, self.paths)
+        return Response(200, _TEXT, body)
+
+    def _pod_list(self) -> bytes:
+        items = [codec.encode(pod) for pod in self.pods.cache.all()]
+        head = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":['
+        return head + b",".join(items) + b"]}"

@@ -1,0 +1,182 @@
+"""The channels of exec and attach, over WebSocket or SPDY, behind one face."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+from volplane.node.api.refusal import Refusal
+from volplane.web import Request, spdy, websocket
+from volplane.web.spdy import Channel, Session
+from volplane.web.websocket import BadHandshake, WebSocket
+
+WEBSOCKET_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+SPDY_PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io")
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+OPENING = 30.0  # seconds for a SPDY client to open all streams that it asked for
+
+
+class Channels(Protocol):
+    async def __aenter__(self) -> Channels: ...
+    async def __aexit__(self, *_: object) -> None: ...
+    async def stdout(self, data: bytes) -> None: ...
+    async def stderr(self, data: bytes) -> None: ...
+    async def fail(self, status: Mapping[str, Any]) -> None:
+        """The last word: how it ended, success included."""
+        ...
+
+    def incoming(self) -> AsyncIterator[tuple[str, bytes]]:
+        """("stdin", data), no data at its end, and ("resize", size); over when the client is gone."""
+        ...
+
+
+async def accept(request: Request) -> Channels:
+    if websocket.is_asked(request):
+        try:
+            socket = await websocket.server_accept(request, WEBSOCKET_PROTOCOLS)
+        except BadHandshake as error:
+            raise Refusal(400, str(error)) from error
+        return WebSocketChannels(socket, request)
+    if "spdy/3.1" in request.headers.tokens("upgrade"):
+        return await SpdyChannels.accept(request)
+    raise Refusal(400, "Upgrade request required")
+
+
+class WebSocketChannels:
+    def __init__(self, socket: WebSocket, request: Request) -> None:
+        self._socket = socket
+        self._request = request
+
+    async def __aenter__(self) -> WebSocketChannels:
+        # The lowest output channel first: clients take it as the sign that the conversation has begun.
+        lowest = next((c for c, name in ((STDOUT, "output"), (STDERR, "error")) if self._asked(name)), ERROR)
+        await self._socket.send(bytes([lowest]))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._socket.close(1000)
+
+    def _asked(self, name: str) -> bool:
+        return self._request.query.flag(name)
+
+    async def stdout(self, data: bytes) -> None:
+        await self._socket.send(bytes([STDOUT]) + data)
+
+    async def stderr(self, data: bytes) -> None:
+        await self._socket.send(bytes([STDERR]) + data)
+
+    async def fail(self, status: Mapping[str, Any]) -> None:
+        await self._socket.send(bytes([ERROR]) + json.dumps(status).encode())
+
+    async def incoming(self) -> AsyncIterator[tuple[str, bytes]]:
+        while (message := await self._socket.receive()) is not None:
+            data = message.encode() if isinstance(message, str) else message
+            match data[:1]:
+                case b"\x00" if len(data) > 1:
+                    yield "stdin", data[1:]
+                case b"\x04":
+                    yield "resize", data[1:]
+                case b"\xff" if data[1:] == b"\x00":
+                    yield "stdin", b""
+
+
+class SpdyChannels:
+    def __init__(self, session: Session, stack: AsyncExitStack, streams: dict[str, Channel]) -> None:
+        self._session, self._stack, self._streams = session, stack, streams
+
+    @classmethod
+    async def accept(cls, request: Request) -> SpdyChannels:
+        offered = [
+            p.strip() for line in request.headers.all("x-stream-protocol-version") for p in line.split(",")
+        ]
+        chosen = next((p for p in SPDY_PROTOCOLS if p in offered), None)
+        if chosen is None:
+            raise Refusal(
+                403, f"unable to upgrade: the client offers {offered}, we speak {list(SPDY_PROTOCOLS)}"
+            )
+        stream = await request.upgrade(
+            [
+                ("Connection", "Upgrade"),
+                ("Upgrade", "SPDY/3.1"),
+                ("X-Stream-Protocol-Version", chosen),
+            ]
+        )
+        stack = AsyncExitStack()
+        session = await stack.enter_async_context(spdy.server(stream))
+        query = request.query
+        wanted = {"error"}
+        wanted |= {name for name, flag in (("stdin", "input"), ("stdout", "output")) if query.flag(flag)}
+        if query.flag("tty"):
+            wanted.add("resize")
+        elif query.flag("error"):
+            wanted.add("stderr")
+        try:
+            async with asyncio.timeout(OPENING):
+                streams = await _opened(session, wanted)
+        except BaseException:
+            await stack.aclose()
+            raise
+        return cls(session, stack, streams)
+
+    async def __aenter__(self) -> SpdyChannels:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for channel in self._streams.values():
+            await channel.close()
+        await self._stack.aclose()
+
+    async def stdout(self, data: bytes) -> None:
+        await self._write("stdout", data)
+
+    async def stderr(self, data: bytes) -> None:
+        await self._write("stderr", data)
+
+    async def _write(self, name: str, data: bytes) -> None:
+        if channel := self._streams.get(name):
+            await channel.write(data)
+
+    async def fail(self, status: Mapping[str, Any]) -> None:
+        # The outputs end first: a client that has seen the status need not read on.
+        for name in ("stdout", "stderr"):
+            if channel := self._streams.get(name):
+                await channel.close()
+        await self._write("error", json.dumps(status).encode())
+
+    async def incoming(self) -> AsyncIterator[tuple[str, bytes]]:
+        queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(maxsize=16)
+
+        async def read(name: str, channel: Channel) -> None:
+            while data := await channel.read():
+                await queue.put((name, data))
+            if name == "stdin":
+                await queue.put((name, b""))
+
+        async def watch() -> None:
+            async for _ in self._session:
+                pass
+            await queue.put(None)
+
+        readers = [read(n, c) for n, c in self._streams.items() if n in ("stdin", "resize")]
+        tasks = [asyncio.create_task(work) for work in (*readers, watch())]
+        try:
+            while (item := await queue.get()) is not None:
+                yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _opened(session: Session, wanted: set[str]) -> dict[str, Channel]:
+    streams: dict[str, Channel] = {}
+    while wanted - streams.keys():
+        try:
+            channel = await anext(session)
+        except StopAsyncIteration:
+            raise ConnectionResetError("the client left before it had opened its streams") from None
+        streams[channel.headers.get("streamtype")] = channel
+    return streams

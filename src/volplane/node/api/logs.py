@@ -1,0 +1,211 @@
+"""A container's log as `kubectl logs` wants it: a part of it, and what still comes.
+
+The file is written by others, one whole line per write, in the format time, stream, F or P, text. Following
+it means being told by the kernel, and ends when the container has ended and its last line has been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, BinaryIO
+
+from msgspec import Struct
+
+from volplane.base import clock
+from volplane.host import Host, NodePaths
+from volplane.node import inotify
+from volplane.node.api.refusal import Refusal
+from volplane.node.containers.base import ContainerError
+from volplane.node.inotify import Inotify
+from volplane.node.pods.records import Attempt
+from volplane.node.pods.runtimes import container_id
+from volplane.web import Query
+
+if TYPE_CHECKING:
+    from volplane.node.api.app import Target
+
+Ending = Coroutine[None, None, None]  # ends with the container
+
+CHUNK = 256 << 10
+BLOCK = 64 << 10  # read backwards in these steps for the last lines
+
+
+class LogRequest(Struct, frozen=True):
+    follow: bool = False
+    previous: bool = False
+    timestamps: bool = False
+    tail: int | None = None
+    since: datetime | None = None
+    limit: int | None = None
+    stream: str = "All"
+
+    @classmethod
+    def of(cls, query: Query) -> LogRequest:
+        since = None
+        if seconds := _number(query, "sinceSeconds"):
+            since = clock.wall() - timedelta(seconds=seconds)
+        elif moment := query.get("sinceTime"):
+            try:
+                since = clock.parse(moment)
+            except ValueError as error:
+                raise Refusal(400, f"invalid sinceTime: {error}") from error
+        return cls(
+            follow=query.flag("follow"),
+            previous=query.flag("previous"),
+            timestamps=query.flag("timestamps"),
+            tail=_number(query, "tailLines"),
+            since=since,
+            limit=_number(query, "limitBytes"),
+            stream=query.get("stream") or "All",
+        )
+
+
+def _number(query: Query, name: str) -> int | None:
+    text = query.get(name)
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise Refusal(400, f"invalid {name}: must be a number that is not negative")
+    return int(text)
+
+
+async def read_log(
+    asked: LogRequest, target: Target, host: Host, paths: NodePaths
+) -> AsyncGenerator[bytes, None]:
+    attempt = _attempt(asked, target)
+    pod = target.worker.pod
+    path = paths.real(paths.log_file(pod.namespace, pod.name, pod.uid, target.name, attempt.number))
+    return _Reader(asked, path, host).read(_end_of(target, attempt) if asked.follow else None)
+
+
+def _attempt(asked: LogRequest, target: Target) -> Attempt:
+    pod, record = target.worker.pod, target.record
+    if asked.previous:
+        # While the next attempt is held back, the one that ended is still the current one.
+        found = record.current if record.waiting is not None else record.previous
+        if found is None or found.running:
+            raise Refusal(400, f'previous terminated container "{target.name}" in pod "{pod.name}" not found')
+        return found
+    if record.current is None:
+        why = record.waiting.reason if record.waiting else "ContainerCreating"
+        raise Refusal(400, f'container "{target.name}" in pod "{pod.name}" is waiting to start: {why}')
+    return record.current
+
+
+async def _end_of(target: Target, attempt: Attempt) -> None:
+    """Until this attempt no longer writes."""
+    if not attempt.running:
+        return
+    try:
+        await target.worker.shared.kit.runtimes.wait(
+            container_id(target.worker.uid, target.name, attempt.number)
+        )
+    except ContainerError:
+        return
+
+
+class _Reader:
+    def __init__(self, asked: LogRequest, path: str, host: Host) -> None:
+        self._asked, self._path, self._host = asked, path, host
+        self._left = asked.limit
+        self._rest = b""  # a line that is not complete yet
+        self._fresh = True  # the next text begins a line
+
+    async def read(self, end: Ending | None) -> AsyncGenerator[bytes, None]:
+        """With an `end`, the log is followed until then."""
+        file = await self._host.call(_opened, self._path, self._asked.tail)
+        try:
+            async for piece in self._to_the_end(file) if end is None else self._follow(file, end):
+                yield piece
+        finally:
+            if end is not None:
+                end.close()  # in case nobody ever came to await it
+            file.close()
+
+    async def _to_the_end(self, file: BinaryIO) -> AsyncGenerator[bytes, None]:
+        while data := await self._host.call(file.read, CHUNK):
+            if piece := self._shown(data):
+                yield piece
+            if self._left == 0:
+                return
+
+    async def _follow(self, file: BinaryIO, end: Ending) -> AsyncGenerator[bytes, None]:
+        ending = asyncio.create_task(end)
+        async with Inotify() as watch:
+            watch.add(self._path, inotify.MODIFY)
+            try:
+                while True:
+                    over = ending.done()  # seen before the last look, so that nothing is missed after it
+                    async for piece in self._to_the_end(file):
+                        yield piece
+                    if over or self._left == 0:
+                        return
+                    change = asyncio.create_task(watch.read())
+                    try:
+                        await asyncio.wait({change, ending}, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        change.cancel()
+                        await asyncio.gather(change, return_exceptions=True)
+            finally:
+                ending.cancel()
+                await asyncio.gather(ending, return_exceptions=True)
+
+    def _shown(self, data: bytes) -> bytes:
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        piece = b"".join(self._texts(lines))
+        if self._left is not None:
+            piece = piece[: self._left]
+            self._left -= len(piece)
+        return piece
+
+    def _texts(self, lines: list[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            stamp, stream, mark, text = (*line.split(b" ", 3), b"", b"", b"")[:4]
+            if not self._wants(stamp, stream):
+                continue
+            if self._fresh and self._asked.timestamps:
+                yield stamp + b" "
+            self._fresh = mark != b"P"
+            yield text + (b"\n" if self._fresh else b"")
+
+    def _wants(self, stamp: bytes, stream: bytes) -> bool:
+        if self._asked.stream != "All" and stream.decode().capitalize() != self._asked.stream:
+            return False
+        if self._asked.since is None:
+            return True
+        try:
+            return clock.parse(stamp.decode()) >= self._asked.since
+        except ValueError:
+            return False
+
+
+def _opened(path: str, tail: int | None) -> BinaryIO:
+    # Made if it is missing: the container has not said a word yet, and will append to what it finds.
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640), "rb")
+    if tail is not None:
+        file.seek(_start_of_last(file, tail))
+    return file
+
+
+def _start_of_last(file: BinaryIO, lines: int) -> int:
+    """Where the last so many lines begin."""
+    place = end = file.seek(0, os.SEEK_END)
+    if lines == 0:
+        return end
+    found = 0
+    while place > 0:
+        step = min(BLOCK, place)
+        place -= step
+        file.seek(place)
+        block = file.read(step)
+        cut = len(block) - 1 if place + step == end and block.endswith(b"\n") else len(block)
+        while (cut := block.rfind(b"\n", 0, cut)) >= 0:
+            found += 1
+            if found == lines:
+                return place + cut + 1
+    return 0

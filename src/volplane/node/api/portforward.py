@@ -1,0 +1,161 @@
+"""port-forward: connections to ports of a pod, many over one.
+
+Three ways: SPDY streams in pairs (data and error, told apart by their request id), the same tunnelled through
+a WebSocket, and the plain WebSocket of the Python clients with two channels per port. The pod's network is
+this machine's, so a port of the pod is a port here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+from volplane.node.api.refusal import Refusal
+from volplane.web import Request, Response, Upgraded, spdy, websocket
+from volplane.web.spdy import Channel, Session
+from volplane.web.stream import ByteStream
+from volplane.web.websocket import BadHandshake, MessageStream, WebSocket
+
+PROTOCOL = "portforward.k8s.io"
+TUNNEL = f"SPDY/3.1+{PROTOCOL}"
+PLAIN = "v4.channel.k8s.io"
+DIAL = 10.0
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+async def forward(request: Request, host: str) -> Response | Upgraded:
+    if websocket.is_asked(request):
+        try:
+            socket = await websocket.server_accept(request, (TUNNEL, PLAIN))
+        except BadHandshake as error:
+            raise Refusal(400, str(error)) from error
+        if socket.protocol == PLAIN:
+            await _plain(socket, host, [int(port) for port in request.query.all("port") if port.isdecimal()])
+        else:
+            await _serve(MessageStream(socket), host)
+        return Upgraded()
+    if "spdy/3.1" not in request.headers.tokens("upgrade"):
+        raise Refusal(400, "Upgrade request required")
+    answer = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", PROTOCOL)]
+    await _serve(await request.upgrade(answer), host)
+    return Upgraded()
+
+
+# --- SPDY
+
+
+async def _serve(below: ByteStream, host: str) -> None:
+    links: set[asyncio.Task[None]] = set()
+    async with spdy.server(below) as session:
+        try:
+            await _pair(session, links, host)
+        finally:
+            for link in links:
+                link.cancel()
+            await asyncio.gather(*links, return_exceptions=True)
+
+
+async def _pair(session: Session, links: set[asyncio.Task[None]], host: str) -> None:
+    waiting: dict[str, Channel] = {}  # streams whose other half has not come yet
+    async for channel in session:
+        number = channel.headers.get("requestid")
+        other = waiting.pop(number, None)
+        if other is None:
+            waiting[number] = channel
+            continue
+        data, error = (channel, other) if channel.headers.get("streamtype") == "data" else (other, channel)
+        link = asyncio.create_task(_connect_channel(data, error, host))
+        links.add(link)
+        link.add_done_callback(links.discard)
+
+
+async def _connect_channel(data: Channel, error: Channel, host: str) -> None:
+    port = data.headers.get("port")
+    try:
+        async with asyncio.timeout(DIAL):
+            reader, writer = await asyncio.open_connection(host, int(port))
+    except (OSError, ValueError, TimeoutError) as failure:
+        await error.write(f"an error occurred forwarding port {port}: {failure}".encode())
+        await error.close()
+        await data.reset()
+        return
+    try:
+        await _relay(reader, writer, data.read, data.write, data.close)
+    finally:
+        await error.close()
+        await data.reset()
+
+
+# --- two channels a port
+
+
+async def _plain(socket: WebSocket, host: str, ports: list[int]) -> None:
+    """Channel 2i carries the i-th port's data and 2i+1 its errors; each begins with the port's number."""
+    inputs: list[asyncio.Queue[bytes]] = [asyncio.Queue(maxsize=16) for _ in ports]
+    for index, port in enumerate(ports):
+        for channel in (2 * index, 2 * index + 1):
+            await socket.send(bytes([channel]) + struct.pack("<H", port))
+    async with asyncio.TaskGroup() as tasks:
+        links = [
+            tasks.create_task(_connect_plain(socket, host, index, port, inputs[index]))
+            for index, port in enumerate(ports)
+        ]
+        while (message := await socket.receive()) is not None:
+            data = message.encode() if isinstance(message, str) else message
+            if data and data[0] % 2 == 0 and data[0] // 2 < len(inputs):
+                await inputs[data[0] // 2].put(data[1:])
+        for link in links:
+            link.cancel()
+    await socket.close()
+
+
+async def _connect_plain(
+    socket: WebSocket, host: str, index: int, port: int, given: asyncio.Queue[bytes]
+) -> None:
+    try:
+        async with asyncio.timeout(DIAL):
+            reader, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError) as failure:
+        text = f"an error occurred forwarding port {port}: {failure}"
+        await socket.send(bytes([2 * index + 1]) + text.encode())
+        return
+
+    async def write(data: bytes) -> None:
+        await socket.send(bytes([2 * index]) + data)
+
+    await _relay(reader, writer, given.get, write, _nothing)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _relay(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    take: Callable[[], Awaitable[bytes]],
+    give: Write,
+    finish: Callable[[], Awaitable[None]],
+) -> None:
+    """Both directions until the pod's side is done; the client's end only closes our sending side."""
+
+    async def inwards() -> None:
+        while data := await take():
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+    sending = asyncio.create_task(inwards())
+    try:
+        while data := await reader.read(65536):
+            await give(data)
+        await finish()
+    except ConnectionError:
+        pass  # one of the two is gone, which ends it for the other
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        writer.close()

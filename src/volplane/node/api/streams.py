@@ -1,0 +1,137 @@
+"""exec and attach: a command's streams over one connection, in the two ways that clients speak.
+
+WebSocket carries channels by a byte in front of each message, SPDY by streams that the client opens. Both end
+with a Status on the error channel; its exit code is what kubectl exits with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from volplane.host import Host, NodePaths
+from volplane.node.api.channels import Channels, accept
+from volplane.node.api.logs import LogRequest, read_log
+from volplane.node.api.refusal import Refusal
+from volplane.node.containers.base import ContainerError, Exec, Output
+from volplane.node.containers.execs import CannotExec
+from volplane.node.pods.runtimes import container_id
+from volplane.web import Request, Response, Upgraded
+
+if TYPE_CHECKING:
+    from volplane.node.api.app import Target
+
+log = logging.getLogger(__name__)
+
+SUCCESS = {"metadata": {}, "status": "Success"}
+
+
+async def execute(request: Request, target: Target) -> Response | Upgraded:
+    query = request.query
+    command = tuple(query.all("command"))
+    if not command:
+        raise Refusal(400, "you must specify at least 1 command for the container")
+    running = _running_id(target)
+    tty, stdin = query.flag("tty"), query.flag("input")
+    try:
+        # Before the upgrade: a refusal can still be an answer that everybody understands.
+        started = await target.worker.shared.kit.runtimes.exec(running, command, tty=tty, stdin=stdin)
+    except CannotExec as error:
+        return await _cannot(request, str(error), error.code)
+    except ContainerError as error:
+        raise Refusal(400, str(error)) from error
+    try:
+        channels = await accept(request)
+        async with channels:
+            await _converse(channels, started)
+    finally:
+        await started.close()
+    return Upgraded()
+
+
+def _running_id(target: Target) -> str:
+    current = target.record.current
+    if current is None or not current.running:
+        raise Refusal(400, f'container "{target.name}" in pod "{target.worker.pod.name}" is not running')
+    return container_id(target.worker.uid, target.name, current.number)
+
+
+async def _cannot(request: Request, message: str, code: int) -> Response | Upgraded:
+    """The command does not exist: for the client, it ran and ended with the shell's code for that."""
+    async with await accept(request) as channels:
+        await channels.fail(_status(code, message))
+    return Upgraded()
+
+
+async def _converse(channels: Channels, started: Exec) -> None:
+    incoming = asyncio.create_task(_feed(channels, started))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_pump(started.stdout, channels.stdout))
+            if started.stderr is not None:
+                tasks.create_task(_pump(started.stderr, channels.stderr))
+        code = await started.wait()
+        await channels.fail(_status(code))
+    except* ConnectionError:
+        pass  # the client has left; closing the exec ends the command
+    finally:
+        incoming.cancel()
+        await asyncio.gather(incoming, return_exceptions=True)
+
+
+async def _feed(channels: Channels, started: Exec) -> None:
+    """What the client sends: input, its end, and new sizes of the terminal."""
+    async for kind, data in channels.incoming():
+        if kind == "resize":
+            with suppress(ValueError, KeyError, TypeError):
+                size = json.loads(data)
+                started.resize(int(size["Width"]), int(size["Height"]))
+        elif started.stdin is not None:
+            if data:
+                await started.stdin.write(data)
+            else:
+                started.stdin.close()
+    await started.close()  # the client is gone, and with it the reason to run
+
+
+async def _pump(source: Output, write: Callable[[bytes], Awaitable[None]]) -> None:
+    while data := await source.read():
+        await write(data)
+
+
+def _status(code: int, message: str = "") -> dict[str, Any]:
+    if code == 0:
+        return SUCCESS
+    text = message or f"command terminated with non-zero exit code: exit status {code}"
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": text,
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+
+
+async def attach(request: Request, target: Target, host: Host, paths: NodePaths) -> Response | Upgraded:
+    """What the container says from now on; its input is not ours to give, so there is none."""
+    _running_id(target)
+    if request.query.flag("input"):
+        raise Refusal(
+            400, f'container "{target.name}" was not started with stdin: it cannot be attached with it'
+        )
+    lines = await read_log(LogRequest(follow=True, tail=0), target, host, paths)
+    channels = await accept(request)
+    async with channels:
+        try:
+            async for piece in lines:
+                await channels.stdout(piece)
+            await channels.fail(SUCCESS)
+        except ConnectionError:
+            pass
+        finally:
+            await lines.aclose()
+    return Upgraded()

@@ -9,8 +9,10 @@ from msgspec import structs
 
 from volplane.api import kinds
 from volplane.api.coordination import Lease
-from volplane.api.core import ConfigMap, Event, Namespace, Node, Secret
+from volplane.api.core import ConfigMap, Event, Namespace, Node, Secret, Service
 from volplane.api.errors import Forbidden
+from volplane.api.noderuntime import RuntimeClass
+from volplane.api.scheduling import PriorityClass
 from volplane.apiserver import strategies
 from volplane.apiserver.strategy import Call, User
 
@@ -171,3 +173,30 @@ def test_new_style_events_say_who_reports() -> None:
     assert {"reportingInstance: Required value", "action: Required value", "reason: Required value"} <= {
         *found
     }
+
+
+def test_services() -> None:
+    service = make(Service, spec={"ports": [{"port": 80}]})
+    assert (service.spec.type, service.spec.session_affinity) == ("ClusterIP", "None")
+    [port] = service.spec.ports
+    assert (port.protocol, port.target_port) == ("TCP", 80)
+    assert problems(service) == []
+    assert problems(make(Service)) == ["spec.ports: Required value"]
+    assert problems(make(Service, spec={"clusterIP": "None"})) == []
+    assert problems(make(Service, spec={"ports": [{"port": 80}, {"port": 81}]})) == [
+        "spec.ports[0].name: Required value",
+        "spec.ports[1].name: Required value",
+    ]
+
+
+def test_priority_and_runtime_classes() -> None:
+    usual = make(PriorityClass, value=5)
+    assert usual.preemption_policy == "PreemptLowerPriority"
+    assert problems(usual) == []
+    assert problems(make(PriorityClass, value=2_000_000_000)) == [
+        "value: Forbidden: maximum allowed value of a user defined priority is 1000000000"
+    ]
+    assert changes(usual, make(PriorityClass, value=6)) == [
+        "Value: Forbidden: may not be changed in an update."
+    ]
+    assert problems(make(RuntimeClass)) == ["handler: Required value"]

@@ -77,6 +77,8 @@ def plain(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[str]]:
         raise Undecodable(str(error)) from error
     except msgspec.ValidationError as error:
         raise Undecodable(type_error(of, error)) from error
+    except RecursionError as error:
+        raise Undecodable("exceeded max depth") from error
     return obj, [f'unknown field "{path}"' for path in found or ()]
 
 

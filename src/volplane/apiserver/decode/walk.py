@@ -23,6 +23,7 @@ _TYPE_META = ("kind", "apiVersion")
 _LIMITS = {"int32": 1 << 31, "int64": 1 << 63}
 _TIME = re.compile(r"\d{4}-(0[1-9]|1[0-2])-([01]\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ")
 _MICRO = re.compile(_TIME.pattern[:-1] + r"\.\d{6}Z")
+_HUGE = re.compile(r"[eE][+-]?0*[1-9]\d{2,}\s*$")
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")
 
 
@@ -189,6 +190,8 @@ def _integer(owner: str, name: str) -> Fix:
 def _quantity(container: Any, key: Any, value: Any) -> None:
     if type(value) is bool or not isinstance(value, str | int | float):
         return
+    if isinstance(value, str) and _HUGE.search(value):
+        raise Mismatch(quantity.MESSAGE)  # nobody means it, and computing it takes all the memory there is
     try:
         container[key] = quantity.canonical(value.strip() if isinstance(value, str) else value)
     except (quantity.BadQuantity, ValueError, OverflowError) as error:

@@ -19,6 +19,8 @@ from volplane.apiserver.strategies.leases import LeaseStrategy
 from volplane.apiserver.strategies.namespaces import NamespaceStrategy
 from volplane.apiserver.strategies.nodes import NodeStrategy
 from volplane.apiserver.strategies.pods import PodStrategy
+from volplane.apiserver.strategies.priorities import PriorityClassStrategy, RuntimeClassStrategy
+from volplane.apiserver.strategies.services import ServiceStrategy
 from volplane.apiserver.strategies.volumes import VolumeStrategy
 from volplane.apiserver.strategies.workloads import (
     DaemonSetRules,
@@ -44,6 +46,9 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "csinodes.storage.k8s.io": NodeDriversStrategy,
     "csistoragecapacities.storage.k8s.io": CapacityStrategy,
     "leases.coordination.k8s.io": LeaseStrategy,
+    "services": ServiceStrategy,
+    "priorityclasses.scheduling.k8s.io": PriorityClassStrategy,
+    "runtimeclasses.node.k8s.io": RuntimeClassStrategy,
     "deployments.apps": DeploymentRules,
     "replicasets.apps": ReplicaSetRules,
     "daemonsets.apps": DaemonSetRules,

@@ -1,0 +1,119 @@
+"""Probes and lifecycle hooks: which container may have them, and what each must say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from volplane.api.core import Container, HTTPGetAction, Lifecycle, LifecycleHandler, Probe
+from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
+from volplane.apiserver.strategies import checks
+
+SCHEMES = ("HTTP", "HTTPS")
+NOT_FOR_INIT = "may not be set for init containers without restartPolicy=Always"
+
+_HEADER = re.compile(r"[-A-Za-z0-9]+")
+_HEADER_WORDS = (
+    "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used "
+    "for validation is '[-A-Za-z0-9]+')"
+)
+
+
+def of_running(path: str, container: Container) -> list[Cause]:
+    """Probes and hooks of a container that keeps running."""
+    wrong = _lifecycle(f"{path}.lifecycle", container.lifecycle)
+    for name, probe in _probes(container):
+        wrong += _probe(f"{path}.{name}", probe)
+        if name != "readinessProbe" and probe.success_threshold != 1:
+            wrong.append(invalid(f"{path}.{name}.successThreshold", probe.success_threshold, "must be 1"))
+        if name == "readinessProbe" and probe.termination_grace_period_seconds is not None:
+            here = f"{path}.{name}.terminationGracePeriodSeconds"
+            told = "must not be set for readinessProbes"
+            wrong.append(invalid(here, probe.termination_grace_period_seconds, told))
+    return wrong
+
+
+def of_init(path: str, container: Container) -> list[Cause]:
+    given = ["lifecycle"] if container.lifecycle is not None else []
+    given += [name for name, _ in _probes(container)]
+    return [forbidden(f"{path}.{name}", NOT_FOR_INIT) for name in given]
+
+
+def _probes(container: Container) -> Iterable[tuple[str, Probe]]:
+    named = (
+        ("livenessProbe", container.liveness_probe),
+        ("readinessProbe", container.readiness_probe),
+        ("startupProbe", container.startup_probe),
+    )
+    return [(name, probe) for name, probe in named if probe is not None]
+
+
+_PROBE_NUMBERS = (
+    "initial_delay_seconds",
+    "timeout_seconds",
+    "period_seconds",
+    "success_threshold",
+    "failure_threshold",
+)
+
+
+def _probe(path: str, probe: Probe) -> list[Cause]:
+    wrong = _handler(path, probe, ("exec", "http_get", "tcp_socket", "grpc"))
+    for name in _PROBE_NUMBERS:
+        wrong += checks.not_negative(f"{path}.{_camel(name)}", getattr(probe, name))
+    grace = probe.termination_grace_period_seconds
+    if grace is not None and grace <= 0:
+        wrong.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0"))
+    return wrong
+
+
+def _lifecycle(path: str, lifecycle: Lifecycle | None) -> list[Cause]:
+    if lifecycle is None:
+        return []
+    wrong: list[Cause] = []
+    if lifecycle.post_start is not None:
+        wrong += _handler(f"{path}.postStart", lifecycle.post_start, _HOOKS)
+    if lifecycle.pre_stop is not None:
+        wrong += _handler(f"{path}.preStop", lifecycle.pre_stop, _HOOKS)
+    return wrong
+
+
+_HOOKS = ("exec", "http_get", "tcp_socket", "sleep")
+
+
+def _handler(path: str, handler: Probe | LifecycleHandler, choices: tuple[str, ...]) -> list[Cause]:
+    given = [name for name in choices if getattr(handler, name) is not None]
+    if not given:
+        return [required(path, "must specify a handler type")]
+    wrong = _action(f"{path}.{_camel(given[0])}", given[0], getattr(handler, given[0]))
+    return wrong + checks.single(path, [_camel(name) for name in given], "handler type")
+
+
+def _action(path: str, name: str, action: Any) -> list[Cause]:
+    match name:
+        case "exec":
+            return [] if action.command else [required(f"{path}.command")]
+        case "http_get":
+            return _http_get(path, action)
+        case "tcp_socket":
+            return checks.port_or_name(f"{path}.port", action.port)
+        case "grpc":
+            return checks.port(f"{path}.port", action.port)
+    return checks.not_negative(f"{path}.seconds", action.seconds)
+
+
+def _http_get(path: str, action: HTTPGetAction) -> list[Cause]:
+    wrong = [] if action.path else [required(f"{path}.path")]
+    wrong += checks.port_or_name(f"{path}.port", action.port)
+    if action.scheme not in SCHEMES:
+        wrong.append(not_supported(f"{path}.scheme", action.scheme, SCHEMES))
+    for header in action.http_headers:
+        if not _HEADER.fullmatch(header.name):
+            wrong.append(invalid(f"{path}.httpHeaders", header.name, _HEADER_WORDS))
+    return wrong
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)

@@ -60,8 +60,17 @@ def options(
 
 def _option(flag: Flag) -> Callable[[Verb], Verb]:
     if flag.type is bool:
-        names = f"--{flag.name}/--no-{flag.name}"
-        return click.option(names, flag.field, default=flag.default, show_default=True)
+        # As upstream's: `--x` is true, `--x=false` is not.
+        value = "true" if flag.default else "false"
+        return click.option(
+            f"--{flag.name}",
+            flag.field,
+            is_flag=False,
+            flag_value="true",
+            type=_Value(flag),
+            default=value,
+            show_default=True,
+        )
     default = None if flag.required or flag.default in (None, "", ()) else flag.default
     return click.option(
         f"--{flag.name}", flag.field, type=_Value(flag), default=default, show_default=default is not None

@@ -9,8 +9,9 @@ import time
 import click
 
 from volplane.cli.options import options
-from volplane.cli.running import need_root, serve
+from volplane.cli.running import need_root, serve, until
 from volplane.cluster import Cluster, Settings
+from volplane.cluster.separate import Separate
 
 
 @click.command()
@@ -24,25 +25,17 @@ def command(settings: Settings, separate: bool, log_level: str) -> None:
     loop devices released. Started again on the same directory it continues where it was.
     """
     need_root()
-    serve(lambda stop: _up(settings, stop), level=log_level.upper())
+    serve(lambda stop: _up(settings, separate, stop), level=log_level.upper())
 
 
-async def _up(settings: Settings, stop: asyncio.Event) -> None:
+async def _up(settings: Settings, separate: bool, stop: asyncio.Event) -> None:
     started = time.monotonic()
-    async with Cluster(settings) as cluster:
+    async with Separate(settings) if separate else Cluster(settings) as cluster:
         await cluster.ready()
-        _say(
-            f"ready in {time.monotonic() - started:.2f} s: {len(cluster.members)} nodes, {cluster.server.url}"
-        )
+        _say(f"ready in {time.monotonic() - started:.2f} s: {len(cluster.members)} nodes, {cluster.url}")
         _say(f"  export KUBECONFIG={cluster.layout.kubeconfig}")
         _say(f'  or: eval "$(volplane env --data-dir {cluster.layout.directory})" for kubectl and aws')
-        broken = asyncio.create_task(cluster.wait())
-        asked = asyncio.create_task(stop.wait())
-        await asyncio.wait({broken, asked}, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        if broken.done():
-            broken.result()
-        broken.cancel()
+        await until(stop, cluster.wait())
         _say("stopping: pods, volumes, disks")
     _say("stopped")
 

@@ -11,8 +11,8 @@ import re
 import shutil
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
+from msgspec.json import Decoder
 
 from volplane.host.processes import start_time
 from volplane.node.containers.base import KILLED, START_ERROR, ContainerError, ContainerSpec, State, ended
@@ -69,6 +69,11 @@ class Record(Struct, frozen=True):
         return ended(started, started.started_at, KILLED, "its supervisor was killed")
 
 
+# Made here, on the importing thread: msgspec crashes when several threads meet a type for the first time.
+_started = Decoder(Started)
+_ending = Decoder(Ending)
+
+
 def whole_seconds(stamp: str) -> str:
     return stamp[:19] + "Z"
 
@@ -86,8 +91,8 @@ def directory_of(base: str, id: str) -> str:
 
 def load(directory: str) -> Record | None:
     """None if nothing of it ever ran."""
-    started = _read(f"{directory}/container.json", Started)
-    return Record(directory, started, _read(f"{directory}/exit.json", Ending)) if started else None
+    started = _read(f"{directory}/container.json", _started)
+    return Record(directory, started, _read(f"{directory}/exit.json", _ending)) if started else None
 
 
 def load_all(base: str) -> list[Record]:
@@ -108,9 +113,9 @@ def delete(directory: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _read(path: str, kind: type[K]) -> K | None:
+def _read(path: str, decoder: Decoder[K]) -> K | None:
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(), type=kind)
+            return decoder.decode(file.read())
     except FileNotFoundError:
         return None

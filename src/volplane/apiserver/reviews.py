@@ -1,17 +1,43 @@
-"""Reviews: questions about users and permissions that are posted like objects and answered, never stored."""
+"""Reviews: questions about users and permissions that are posted like objects and answered, never stored.
+
+They go through authentication and authorization like any request, then ask the same functions on somebody's
+behalf.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from volplane.api.errors import BadRequest
-from volplane.apiserver import answers, decode
+from msgspec import structs
+
+from volplane.api import codec
+from volplane.api.authentication import (
+    SelfSubjectReview,
+    SelfSubjectReviewStatus,
+    TokenReview,
+    TokenReviewStatus,
+    UserInfo,
+)
+from volplane.api.authorization import (
+    LocalSubjectAccessReview,
+    NonResourceAttributes,
+    NonResourceRule,
+    ResourceAttributes,
+    ResourceRule,
+    SelfSubjectAccessReview,
+    SelfSubjectRulesReview,
+    SubjectAccessReview,
+    SubjectAccessReviewStatus,
+    SubjectRulesReviewStatus,
+)
+from volplane.api.errors import BadRequest, Invalid, required
+from volplane.apiserver import answers, decode, options
 from volplane.apiserver.auth.authenticate import Authenticator
 from volplane.apiserver.auth.authorize import Act, Authorizer, allowed
-from volplane.apiserver.auth.users import AUTHENTICATED
+from volplane.apiserver.auth.issuer import ISSUER
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.decode.parse import Malformed
+from volplane.apiserver.negotiation import negotiate
 from volplane.apiserver.strategy import Call, User
 from volplane.web import Request, Response
 
@@ -24,97 +50,94 @@ class Asked(Protocol):
     authorizers: Sequence[Authorizer]
 
 
-Review = Callable[[Asked, Call, dict[str, Any]], dict[str, Any]]
+Review = Callable[[Asked, Call, Any], Any]  # the answer becomes the object's status
 
 
 async def serve(review: Review, server: Asked, call: Call, request: Request) -> Response:
+    validation = options.field_validation(request.query, "create")
     content_type = request.headers.get("content-type")
-    try:
-        data, _ = decode.read(request.body, content_type)
-    except Malformed as error:
-        raise BadRequest(str(error)) from error
-    if not isinstance(data, dict):
-        raise BadRequest("the body must be an object")
-    spec = data.get("spec") or {}
-    answer = {
-        "kind": call.kind.kind,
-        "apiVersion": call.kind.api_version,
-        "metadata": {"creationTimestamp": None},
-        "spec": spec,
-        "status": review(server, call, spec),
-    }
-    return answers.json(201, answer)
+    obj, warnings = decode.decode_body(call.kind, request.body, content_type, validation)
+    call.warnings.extend(warnings)
+    answered = structs.replace(obj, status=review(server, call, obj))
+    return answers.body(negotiate(request.headers.get("accept")), 201, codec.encode(answered))
 
 
-def _self_review(server: Asked, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"userInfo": _info(call.user)}
+def _who_am_i(server: Asked, call: Call, review: SelfSubjectReview) -> SelfSubjectReviewStatus:
+    return SelfSubjectReviewStatus(user_info=_info(call.user))
 
 
-def _info(user: User) -> dict[str, Any]:
-    extra = {k: list(v) for k, v in user.extra.items()}
-    told = {"username": user.name, "uid": user.uid, "groups": list(user.groups), "extra": extra}
-    return {k: v for k, v in told.items() if v}
+def _info(user: User) -> UserInfo:
+    return UserInfo(username=user.name, uid=user.uid, groups=user.groups, extra=user.extra)
 
 
-def _self_access(server: Asked, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
-    return _access(server, call.user, spec)
-
-
-def _subject_access(server: Asked, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
-    user = User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""))
-    return _access(server, user, spec)
-
-
-def _access(server: Asked, user: User, spec: dict[str, Any]) -> dict[str, Any]:
-    if (about := spec.get("resourceAttributes")) is not None:
-        act = _resource_act(server, about)
-    elif (about := spec.get("nonResourceAttributes")) is not None:
-        act = Act(about.get("verb", ""), path=about.get("path", ""))
-    else:
-        raise BadRequest("exactly one of nonResourceAttributes or resourceAttributes must be specified")
-    return {"allowed": allowed(server.authorizers, user, act)}
-
-
-def _resource_act(server: Asked, about: dict[str, Any]) -> Act:
-    group, plural = about.get("group", ""), about.get("resource", "")
-    kind = next((k for k in server.backend.registry.kinds() if k.group == group and k.plural == plural), None)
-    return Act(
-        about.get("verb", ""),
-        kind,
-        about.get("namespace", ""),
-        about.get("name", ""),
-        about.get("subresource", ""),
-        path="" if kind else f"/apis/{group}/{plural}",
-    )
-
-
-def _rules(server: Asked, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
-    """All or what is public: finer rules come with the roles of the API."""
-    everything = allowed(server.authorizers, call.user, Act("*", path="/*"))
-    star = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}] if everything else []
-    paths = ["*"] if everything else ["/healthz", "/livez", "/readyz", "/version"]
-    return {
-        "resourceRules": star,
-        "nonResourceRules": [{"verbs": ["*"] if everything else ["get"], "nonResourceURLs": paths}],
-        "incomplete": False,
-    }
-
-
-def _token(server: Asked, call: Call, spec: dict[str, Any]) -> dict[str, Any]:
-    token = spec.get("token", "")
-    if not token:
+def _token(server: Asked, call: Call, review: TokenReview) -> TokenReviewStatus:
+    if not review.spec.token:
         raise BadRequest("token is required for TokenReview in authentication")
-    user = server.authenticate.by_token(token)
+    if review.spec.audiences and ISSUER not in review.spec.audiences:
+        return TokenReviewStatus(error="the token is not for these audiences")
+    user = server.authenticate.by_token(review.spec.token)
     if user is None:
-        return {"authenticated": False, "error": "the token is not known", "user": {}}
-    return {"authenticated": AUTHENTICATED in user.groups, "user": _info(user)}
+        return TokenReviewStatus(error="the token is not known")
+    return TokenReviewStatus(authenticated=True, user=_info(user), audiences=(ISSUER,))
+
+
+def _self_access(server: Asked, call: Call, review: SelfSubjectAccessReview) -> SubjectAccessReviewStatus:
+    spec = review.spec
+    return _access(server, call, call.user, spec.resource_attributes, spec.non_resource_attributes)
+
+
+def _access_of(
+    server: Asked, call: Call, review: SubjectAccessReview | LocalSubjectAccessReview
+) -> SubjectAccessReviewStatus:
+    spec = review.spec
+    if not spec.user and not spec.groups:
+        raise Invalid.of(
+            call.kind, "", [required("spec.user", "at least one of user or group must be specified")]
+        )
+    user = User(spec.user, spec.groups, spec.uid, spec.extra)
+    if call.namespace and spec.resource_attributes and spec.resource_attributes.namespace != call.namespace:
+        raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
+    return _access(server, call, user, spec.resource_attributes, spec.non_resource_attributes)
+
+
+def _access(
+    server: Asked,
+    call: Call,
+    user: User,
+    resource: ResourceAttributes | None,
+    path: NonResourceAttributes | None,
+) -> SubjectAccessReviewStatus:
+    if (resource is None) == (path is None):
+        told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        raise Invalid.of(call.kind, "", [required("spec.resourceAttributes", told)])
+    act = _resource_act(server, resource) if resource else Act(path.verb, path=path.path) if path else Act("")
+    return SubjectAccessReviewStatus(allowed=allowed(server.authorizers, user, act))
+
+
+def _resource_act(server: Asked, about: ResourceAttributes) -> Act:
+    kinds = server.backend.registry.kinds()
+    kind = next((k for k in kinds if k.group == about.group and k.plural == about.resource), None)
+    unknown = "" if kind else f"/apis/{about.group}/{about.resource}"
+    return Act(about.verb, kind, about.namespace, about.name, about.subresource, path=unknown)
+
+
+def _rules(server: Asked, call: Call, review: SelfSubjectRulesReview) -> SubjectRulesReviewStatus:
+    """All, or what is public: finer rules come with the roles of the API."""
+    everything = allowed(server.authorizers, call.user, Act("*", path="/*"))
+    if everything:
+        resources = (ResourceRule(verbs=("*",), api_groups=("*",), resources=("*",)),)
+        paths = (NonResourceRule(verbs=("*",), non_resource_urls=("*",)),)
+        return SubjectRulesReviewStatus(resource_rules=resources, non_resource_rules=paths)
+    health = ("/healthz", "/livez", "/readyz", "/version")
+    open_paths = (NonResourceRule(verbs=("get",), non_resource_urls=health),)
+    return SubjectRulesReviewStatus(non_resource_rules=open_paths, incomplete=True)
 
 
 REVIEWS: Mapping[str, Review] = {
-    "selfsubjectreviews.authentication.k8s.io": _self_review,
+    "selfsubjectreviews.authentication.k8s.io": _who_am_i,
     "tokenreviews.authentication.k8s.io": _token,
     "selfsubjectaccessreviews.authorization.k8s.io": _self_access,
-    "subjectaccessreviews.authorization.k8s.io": _subject_access,
-    "localsubjectaccessreviews.authorization.k8s.io": _subject_access,
+    "subjectaccessreviews.authorization.k8s.io": _access_of,
+    "localsubjectaccessreviews.authorization.k8s.io": _access_of,
     "selfsubjectrulesreviews.authorization.k8s.io": _rules,
 }

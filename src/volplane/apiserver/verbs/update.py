@@ -63,9 +63,12 @@ async def update(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
 
 
 def check_name(call: Call, meta: ObjectMeta) -> None:
+    if not meta.name:
+        told = f"the name of the object ({call.name} based on URL) was undeterminable: name must be provided"
+        raise BadRequest(told)
     if meta.name != call.name:
         told = f"the name of the object ({meta.name}) does not match the name on the URL ({call.name})"
-        raise BadRequest("name must be provided" if not meta.name else told)
+        raise BadRequest(told)
 
 
 async def modify(

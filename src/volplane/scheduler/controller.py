@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT = "default-scheduler"
 BIND_TIMEOUT = 600.0
+EARLY = 0.001  # seconds by which a timer may ring before its time and still be right
 RETRY = 300.0  # a backstop: unschedulable pods are looked at again even if nothing seems to have changed
 
 
@@ -191,7 +192,7 @@ class Scheduler(Controller[str]):
             reservation = None
         if reservation is None:
             pause = self.refused.pause(key, clock.now())
-            if pause > 0:
+            if pause > EARLY:
                 self.queue.later(key, pause, "refused a moment ago")
                 return
             reservation = await self._choose(pod)
@@ -243,7 +244,7 @@ class Scheduler(Controller[str]):
                 await self._abort(pod, prebind.FAILED.format(why))
             case prebind.Working(why):
                 left = reservation.deadline - clock.now()
-                if left > 0:
+                if left > EARLY:
                     self.queue.later(pod.key, left, why)
                 else:
                     await self._abort(pod, prebind.FAILED.format(prebind.TIMED_OUT))

@@ -341,7 +341,7 @@ class AttachDetach(Controller[str]):
         failures = self._failures.setdefault(key, {})
         count, due = failures.get(node, (0, 0.0))
         now = clock.now()
-        if now >= due:
+        if now >= due - p.EARLY:
             self._tell(view, node, "Warning", "FailedAttachVolume", p.failure_message(view.title, error))
             due = now + self.backoff.pause(count + 1)
             failures[node] = (count + 1, due)

@@ -24,6 +24,7 @@ from volplane.rules.steps import UNTIL_CHANGED, Wait
 
 UNMOUNT_GRACE = 360.0  # seconds that a node which does not answer gets to unmount, before detaching by force
 ANSWER = 120.0  # seconds that the attacher gets, each time
+EARLY = 0.01  # seconds by which a timer may ring before its time and still be right
 
 DELETING = "volume attachment is being deleted"
 TIMED_OUT = "timed out waiting for external-attacher of {} CSI driver to attach volume {}"
@@ -136,7 +137,7 @@ def plan(view: View) -> Iterator[Step]:
 
 def _detach(view: View, held: Held) -> Iterator[Step]:
     place = view.places.get(held.node, Place(ready=False))
-    overdue = view.force and held.unwanted_for >= view.grace
+    overdue = view.force and held.unwanted_for >= view.grace - EARLY
     if held.deleting:
         if place.listed:
             yield Unlist(held.node)
@@ -189,7 +190,7 @@ def _enter(view: View, node: str) -> Iterator[Step]:
 def _is_uncertain(held: Held) -> bool:
     """The attacher failed, or has not answered in time: nobody knows, and nobody is at work on it."""
     error = held.detach_error if held.deleting else held.attach_error
-    return bool(error) or held.waiting_for >= ANSWER
+    return bool(error) or held.waiting_for >= ANSWER - EARLY
 
 
 def _await(view: View, held: Held) -> Iterator[Step]:
@@ -207,7 +208,7 @@ def _await(view: View, held: Held) -> Iterator[Step]:
     elif held.attach_error:
         yield Fail(held.node, held.attach_error)
         yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"attach it to {held.node}", held.attach_error))
-    elif held.waiting_for >= ANSWER:
+    elif held.waiting_for >= ANSWER - EARLY:
         yield Fail(held.node, TIMED_OUT.format(view.driver, view.handle))
     else:
         yield Wait(ANSWER - held.waiting_for, _unanswered(view, held, f"attach it to {held.node}", ""))

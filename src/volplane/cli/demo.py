@@ -1,0 +1,95 @@
+"""`volplane demo`: a claim and a pod end to end, the journey printed, the data proved, everything removed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from volplane.cli.journey import Journey
+from volplane.cli.running import need_root, serve
+from volplane.cli.story import Story
+from volplane.client import kubeconfig
+from volplane.client.client import Client
+from volplane.cluster import Cluster, Settings
+
+WIDTH = 110  # of the journey's table, also where there is no terminal
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="leave the data directory for a look")
+@click.option("--log-level", default="ERROR", show_default=True, help="DEBUG, INFO, WARNING or ERROR")
+def command(keep: bool, log_level: str) -> None:
+    """Show the whole way of a volume on this machine, in a few seconds.
+
+    Starts a cluster of two nodes in a temporary directory, creates a claim and a pod through the API, prints
+    each step with the component that took it, moves the pod to the other node, reads the data back, and
+    removes everything.
+    """
+    need_root()
+    directory = Path(tempfile.mkdtemp(prefix="volplane-demo-"))
+    try:
+        serve(lambda stop: _demo(directory, stop), level=log_level.upper())
+    finally:
+        if keep:
+            click.echo(f"the cluster's directory is {directory}: volplane up --data-dir {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _demo(directory: Path, stop: asyncio.Event) -> None:
+    console = Console(highlight=False, width=max(Console().width, WIDTH))
+    began = time.monotonic()
+    console.print(
+        "Starting a cluster: API server, store, controllers, scheduler, two nodes, disk service, driver …"
+    )
+    async with Cluster(Settings(data_dir=str(directory), nodes=2)) as cluster:
+        await cluster.ready()
+        console.print(f"  ready after {time.monotonic() - began:.2f} s at {cluster.url}\n")
+        transport = kubeconfig.load(cluster.layout.kubeconfig, agent="volplane-demo")
+        client = Client(transport, component="volplane-demo")
+        try:
+            await _tell(console, Story(client, directory))
+        finally:
+            await client.close()
+            await transport.close()
+    left = await asyncio.to_thread(_left, directory)
+    console.print(f"Stopped. {left or 'No mount, loop device or process of the demo is left.'}")
+    if left:
+        raise SystemExit(1)
+
+
+async def _tell(console: Console, story: Story) -> None:
+    journey = Journey()
+    await story.write()
+    console.print(f"A claim of 1Gi and a pod: [bold]{story.line}[/bold] written on {story.first_node}\n")
+    console.print(journey.table(story))
+    console.print()
+    await story.move()
+    console.print(f"[bold]The proof[/bold]  written on {story.first_node}: {story.line}")
+    console.print(f"           read on {story.second_node}:    {story.read}")
+    console.print(f"           the pod moved in {story.moved_in * 1000:.0f} ms, detach and attach included\n")
+    if story.read != story.line:
+        raise SystemExit("the data is not what was written")
+    for what in await story.clean_up():
+        console.print(f"  removed: {what}")
+    console.print()
+
+
+def _left(directory: Path) -> str:
+    """What the demo did not give back; nothing if all is well."""
+    place = str(directory)
+    mounts = [
+        line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if place in line
+    ]
+    bound = Path("/sys/block").glob("loop*/loop/backing_file")
+    loops = [backing.parent.parent.name for backing in bound if place in backing.read_text()]
+    parts = [
+        f"{what} left: {', '.join(found)}" for what, found in (("mounts", mounts), ("loops", loops)) if found
+    ]
+    return "; ".join(parts)

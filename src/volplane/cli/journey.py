@@ -1,0 +1,56 @@
+"""The journey as a table: each step, who took it, when, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from volplane.base import trace
+from volplane.base.trace import Span
+from volplane.cli.story import Story
+
+
+class Journey:
+    """The spans of this process between the first request and the last byte."""
+
+    def table(self, story: Story) -> Table:
+        shown = Table(box=None, pad_edge=False, header_style="dim")
+        for name, justify in (
+            ("since start", "right"),
+            ("took", "right"),
+            ("component", "left"),
+            ("step", "left"),
+        ):
+            shown.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
+        for span in self._told(story):
+            shown.add_row(*_row(span, story.began))
+        total = (story.written - story.began) / 1e6
+        shown.add_row(f"[bold]{total:.1f} ms[/bold]", "", "you", "see that the pod has done its work")
+        return shown
+
+    def _told(self, story: Story) -> Iterator[Span]:
+        """What belongs to this claim and pod, in the order of beginning."""
+        # Of the API server's steps only the user's own two: the others are inside the step of whoever asked.
+        own = {f"pvc/{story.claim}", f"pod/{story.writer}"}
+        for span in trace.spans():
+            if not story.began <= span.start <= story.written or span.subject.startswith("node/"):
+                continue
+            if span.component == "apiserver":
+                if span.step != "create" or span.subject not in own:
+                    continue
+                own.remove(span.subject)
+            if "Conflict" not in span.error:  # somebody was faster: it is read and decided again at once
+                yield span
+
+
+def _row(span: Span, began: int) -> tuple[str, str, str, str]:
+    length = (span.end - span.start) / 1e6
+    took = f"{length:.1f} ms" if span.end > span.start else "·"
+    text = f"{span.step}  [dim]{_subject(span.subject)}[/dim]"
+    text += f"  [red]{span.error}[/red]" if span.error else ""
+    return f"{(span.start - began) / 1e6:.1f} ms", took, span.component, text
+
+
+def _subject(subject: str) -> str:
+    return subject if len(subject) <= 40 else f"{subject[:16]}…{subject[-8:]}"

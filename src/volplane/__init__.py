@@ -1,2 +1,1 @@
 """Volplane: the Kubernetes volume control plane without the cluster."""
-

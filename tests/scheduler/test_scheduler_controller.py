@@ -258,7 +258,8 @@ async def test_two_pods_that_want_the_one_static_volume_do_not_both_get_it() -> 
         await b.refused(
             "two",
             "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind. no new "
-            "claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.",
+            "claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for "
+            "scheduling.",
         )
         taken = await b.client.get(PersistentVolume, "pv")
         assert taken.spec.claim_ref is not None

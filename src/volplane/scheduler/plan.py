@@ -67,7 +67,7 @@ def decide(
     best = fitting[0] if len(fitting) == 1 else _best(pod, fitting)
     claims = sort_claims(pod, world)
     assert not isinstance(claims, str), "VolumeBinding has refused such a pod"
-    return Placement(best.name, bindings_on(best, claims, world), searched)
+    return Placement(best.name, bindings_on(best, claims), searched)
 
 
 def _search(

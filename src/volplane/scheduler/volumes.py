@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from volplane.api import quantity
-from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, TopologySelectorTerm
 from volplane.api.selectors import Labels
 from volplane.api.storage import CSIStorageCapacity, StorageClass
 from volplane.rules import classes, matching, pods, sizes, topology
@@ -27,11 +27,23 @@ NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existent
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
-class Claims(Struct, frozen=True):
-    """The claims of a pod, the smallest first among those that have no volume yet."""
+class Wish(Struct, frozen=True):
+    """A claim that has no volume yet, with everything that decides about it on any node."""
 
-    bound: tuple[PersistentVolumeClaim, ...] = ()
-    delayed: tuple[PersistentVolumeClaim, ...] = ()
+    claim: PersistentVolumeClaim
+    size: int
+    chosen: str | None  # the node that was selected for it before
+    candidates: tuple[PersistentVolume, ...]  # reserved for it, or unclaimed
+    makeable: bool  # somebody provisions for its class
+    topologies: tuple[TopologySelectorTerm, ...] = ()  # where its class lets volumes be made
+    capacities: tuple[CSIStorageCapacity, ...] | None = None  # None: nobody counts
+
+
+class Claims(Struct, frozen=True):
+    """The claims of a pod: the volumes of those that are bound, and the others, the smallest first."""
+
+    bound: tuple[PersistentVolume | None, ...] = ()
+    delayed: tuple[Wish, ...] = ()
 
 
 class Bindings(Struct, frozen=True):
@@ -44,8 +56,8 @@ class Bindings(Struct, frozen=True):
 
 def sort_claims(pod: Pod, world: World) -> Claims | str:
     """The claims by what is to be done about them; a text when the pod has to wait for one on every node."""
-    bound: list[PersistentVolumeClaim] = []
-    delayed: list[PersistentVolumeClaim] = []
+    bound: list[PersistentVolume | None] = []
+    delayed: list[Wish] = []
     waits = False
     for use in pods.uses(pod):
         claim = world.claim(f"{pod.namespace}/{use.claim}")
@@ -53,15 +65,32 @@ def sort_claims(pod: Pod, world: World) -> Claims | str:
         if claim is None or trouble:
             return trouble
         if is_bound(claim):
-            bound.append(claim)
+            bound.append(world.volume(claim.spec.volume_name))
         elif not claim.spec.volume_name and classes.is_delayed(_class_of(claim, world)):
-            delayed.append(claim)
+            delayed.append(_wish(claim, world))
         else:
             waits = True
     if waits:
         return UNBOUND
-    delayed.sort(key=lambda c: (sizes.requested(c), c.name))
+    delayed.sort(key=lambda wish: (wish.size, wish.claim.name))
     return Claims(tuple(bound), tuple(delayed))
+
+
+def _wish(claim: PersistentVolumeClaim, world: World) -> Wish:
+    storage_class = _class_of(claim, world)
+    assert storage_class is not None, "its class delays it"
+    provisioner = storage_class.provisioner
+    driver = world.driver(classes.driver(provisioner))
+    counted = driver is not None and bool(driver.spec.storage_capacity)
+    return Wish(
+        claim,
+        size=sizes.requested(claim),
+        chosen=claim.metadata.annotations.get(SELECTED_NODE),
+        candidates=(*world.reserved(claim.key), *world.unclaimed(storage_class.name)),
+        makeable=provisioner not in ("", classes.NO_PROVISIONER),
+        topologies=storage_class.allowed_topologies,
+        capacities=tuple(world.capacities(storage_class.name)) if counted else None,
+    )
 
 
 def _trouble(pod: Pod, use: pods.Use, claim: PersistentVolumeClaim | None) -> str:
@@ -84,59 +113,48 @@ def _class_of(claim: PersistentVolumeClaim, world: World) -> StorageClass | None
     return world.storage_class(name) if name else None
 
 
-def bindings_on(info: Info, claims: Claims, world: World) -> Bindings:
+def bindings_on(info: Info, claims: Claims) -> Bindings:
     conflicts: list[str] = []
-    volumes = [world.volume(claim.spec.volume_name) for claim in claims.bound]
-    if not all(v is None or topology.reachable_from(v, info.labels) for v in volumes):
+    if not all(v is None or topology.reachable_from(v, info.labels) for v in claims.bound):
         conflicts.append(NODE_CONFLICT)
-    if any(v is None for v in volumes):
+    if None in claims.bound:
         conflicts.append(NO_VOLUME)
-    found = _bind(info, claims.delayed, world) if claims.delayed else Bindings()
+    found = _bind(info, claims.delayed) if claims.delayed else Bindings()
     return Bindings(found.static, found.dynamic, (*found.conflicts, *conflicts))
 
 
-def _bind(info: Info, claims: Iterable[PersistentVolumeClaim], world: World) -> Bindings:
+def _bind(info: Info, wishes: Iterable[Wish]) -> Bindings:
     static: list[tuple[PersistentVolumeClaim, PersistentVolume]] = []
-    dynamic: list[PersistentVolumeClaim] = []
+    dynamic: list[Wish] = []
     taken: set[str] = set()
-    for claim in claims:
-        chosen = claim.metadata.annotations.get(SELECTED_NODE)
-        if chosen is not None and chosen != info.name:
+    for wish in wishes:
+        if wish.chosen is not None and wish.chosen != info.name:
             return Bindings(conflicts=(BIND_CONFLICT,))
-        volume = None if chosen is not None else _match(info, claim, taken, world)
+        volume = _match(info, wish, taken)
         if volume is None:
-            dynamic.append(claim)
+            dynamic.append(wish)
         else:
             taken.add(volume.name)
-            static.append((claim, volume))
-    conflicts = {conflict for claim in dynamic if (conflict := _cannot_make(info, claim, world))}
+            static.append((wish.claim, volume))
+    conflicts = {conflict for wish in dynamic if (conflict := _cannot_make(info, wish))}
     if BIND_CONFLICT in conflicts:
         conflicts = {BIND_CONFLICT}
-    return Bindings(tuple(static), tuple(dynamic), tuple(conflicts))
+    return Bindings(tuple(static), tuple(wish.claim for wish in dynamic), tuple(conflicts))
 
 
-def _match(
-    info: Info, claim: PersistentVolumeClaim, taken: set[str], world: World
-) -> PersistentVolume | None:
-    candidates = [*world.reserved(claim.key), *world.unclaimed(claim_class(claim) or "")]
-    if not candidates:
+def _match(info: Info, wish: Wish, taken: set[str]) -> PersistentVolume | None:
+    if wish.chosen is not None or not wish.candidates:
         return None
-    return matching.best(claim, candidates, delayed=True, labels=info.labels, taken=taken)
+    return matching.best(wish.claim, wish.candidates, delayed=True, labels=info.labels, taken=taken)
 
 
-def _cannot_make(info: Info, claim: PersistentVolumeClaim, world: World) -> str:
+def _cannot_make(info: Info, wish: Wish) -> str:
     """Why no volume for the claim can be made that reaches the node."""
-    storage_class = _class_of(claim, world)
-    if storage_class is None or storage_class.provisioner in ("", classes.NO_PROVISIONER):
+    if not wish.makeable or not topology.allowed(wish.topologies, info.labels):
         return BIND_CONFLICT
-    if not topology.allowed(storage_class.allowed_topologies, info.labels):
-        return BIND_CONFLICT
-    driver = world.driver(classes.driver(storage_class.provisioner))
-    if driver is None or not driver.spec.storage_capacity:
+    if wish.capacities is None or any(_has_room(c, wish.size, info) for c in wish.capacities):
         return ""
-    size = sizes.requested(claim)
-    enough = any(_has_room(c, size, info) for c in world.capacities(storage_class.name))
-    return "" if enough else NO_ROOM
+    return NO_ROOM
 
 
 def _has_room(capacity: CSIStorageCapacity, size: int, info: Info) -> bool:

@@ -18,7 +18,7 @@ def prepare(pod: Pod, world: World) -> Check | Unfit | None:
         return None
 
     def check(info: Info) -> No | None:
-        found = bindings_on(info, claims, world)
+        found = bindings_on(info, claims)
         return None if not found.conflicts else No(found.conflicts)
 
     return check

@@ -1,8 +1,7 @@
 """What every verb stands on: the registry, the store, and the door through which all writes go.
 
 A write is acknowledged when the store has committed it; the fail points around each commit let crash tests
-kill the process just before and just after. Events and leases are left out of those: they are not part of a
-volume's way and would only multiply the places to die at.
+kill the process just before and just after.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from volplane.apiserver.strategy import Call, R
 from volplane.base import failpoint, trace
 from volplane.store import Event, Record, Store
 
-_NO_FAILPOINTS = frozenset({"events", "events.events.k8s.io", "leases.coordination.k8s.io"})
 _TRACED = {
+    "nodes": "node",
     "pods": "pod",
     "persistentvolumeclaims": "pvc",
     "persistentvolumes": "pv",
@@ -70,7 +69,7 @@ class _Door:
 
     def __init__(self, call: Call, entry: Entry, key: str) -> None:
         self.place = ""
-        if failpoint.armed and entry.resource not in _NO_FAILPOINTS:
+        if failpoint.armed:
             below = f"/{call.subresource}" if call.subresource else ""
             self.place = f"write:{call.verb}:{entry.resource}{below}"
         self.span = None

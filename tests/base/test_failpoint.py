@@ -32,5 +32,11 @@ def test_the_process_is_killed_at_the_named_hit(tmp_path: Path) -> None:
     assert passed.read_text().splitlines() == ["write:create:pods:before", "write:create:pods:after"] * 2
 
 
+def test_every_process_may_have_a_log_of_its_own(tmp_path: Path) -> None:
+    assert run(VOLPLANE_FAILPOINT_LOG=str(tmp_path / "log.%p")) == 0
+    assert run(VOLPLANE_FAILPOINT_LOG=str(tmp_path / "log.%p")) == 0
+    assert len([*tmp_path.glob("log.*")]) == 2
+
+
 def test_another_name_kills_nobody() -> None:
     assert run(VOLPLANE_FAILPOINT="write:create:pods") == 0

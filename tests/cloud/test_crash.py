@@ -37,7 +37,7 @@ TEXT = b"what was written stays written"
 POINTS = [
     f"cloud:{action}:{point}"
     for action in ("CreateVolume", "AttachVolume", "DetachVolume", "DeleteVolume")
-    for point in ("intent", "effect", "result")
+    for point in ("asked", "intent", "effect", "result")
 ]
 
 

@@ -1,14 +1,24 @@
 """Die at a named place: crash tests choose the instruction instead of guessing a delay.
 
 `VOLPLANE_FAILPOINT=name` kills the process with SIGKILL when it reaches the name, `name#3` at the third
-time. `VOLPLANE_FAILPOINT_LOG=file` writes down every name that is passed, which is how a test learns them.
-Both are read once, at import; callers that would build a name in vain look at `armed` first.
+time. `VOLPLANE_FAILPOINT_LOG=file` writes down every name that is passed, which is how a test learns them
+(`%p` in it is the pid, for a log per process). Both are read once, at import; callers that would build a name
+in vain look at `armed` first.
+
+    write:<verb>:<resource>:before|after    API server, around the store's commit
+    rpc:<Method>:before|after               CSI caller; rpc:<Method>:served: driver, work done, no answer yet
+    cloud:<Action>:asked|intent|effect|result   disk service, between its ledger's writes and its effects
+    host:<effect>:before|after              mounts, loop devices, file systems
+    file:<what>:<write|remove>:before|after     what a node must find again after a restart
+    container:<start|stop|remove>:before|after, container:stop:asked
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def _target(text: str) -> tuple[str, int]:
@@ -17,13 +27,21 @@ def _target(text: str) -> tuple[str, int]:
 
 
 _name, _left = _target(os.environ.get("VOLPLANE_FAILPOINT", ""))
-_log = os.environ.get("VOLPLANE_FAILPOINT_LOG", "")
+_log = os.environ.get("VOLPLANE_FAILPOINT_LOG", "").replace("%p", str(os.getpid()))
 armed = bool(_name or _log)
 
 
 def hit(name: str) -> None:
     if armed:
         _hit(name)
+
+
+@contextmanager
+def around(name: str) -> Iterator[None]:
+    """`name:before` and, unless it raises, `name:after`."""
+    hit(f"{name}:before")
+    yield
+    hit(f"{name}:after")
 
 
 def _hit(name: str) -> None:

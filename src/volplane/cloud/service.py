@@ -97,6 +97,7 @@ class Service:
                 fingerprint=wish.fingerprint,
                 tags=dict(wish.tags),
             )
+            _reached("CreateVolume", "asked")
             await self.ledger.put_volume(volume)
         finally:
             self._pending -= shape.size
@@ -129,6 +130,7 @@ class Service:
                 raise errors.in_use(
                     f"Volume {volume_id} is currently attached to {volume.attachment.instance}"
                 )
+            _reached("DeleteVolume", "asked")
             volume = await self.ledger.put_volume(structs.replace(volume, state=VolumeState.DELETING))
             _reached("DeleteVolume", "intent")
             try:
@@ -219,6 +221,7 @@ class Service:
         await self._free_leftover(volume)
         intent = Attachment(instance.id, device, AttachmentState.ATTACHING, clock.microstamp())
         before = volume
+        _reached("AttachVolume", "asked")
         volume = await self.ledger.put_volume(
             structs.replace(volume, state=VolumeState.IN_USE, attachment=intent, used=True)
         )
@@ -259,6 +262,7 @@ class Service:
     async def _detach(self, volume: Volume, held: Attachment, force: bool) -> Attachment:
         instance = self.instance(held.instance)
         leaving = structs.replace(held, state=AttachmentState.DETACHING)
+        _reached("DetachVolume", "asked")
         volume = await self.ledger.put_volume(structs.replace(volume, attachment=leaving))
         _reached("DetachVolume", "intent")
         try:

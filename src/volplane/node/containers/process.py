@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from volplane.base import failpoint
 from volplane.host import Host
 from volplane.host.processes import exited
 from volplane.node.containers import records
@@ -116,7 +117,8 @@ class ProcessRuntime:
             "plain": not (spec.privileged or spec.host_pid or spec.host_ipc or spec.network),
             "host_pid": spec.host_pid,
         }
-        answer = await self._launch(request, msgspec.json.encode(spec))
+        with failpoint.around("container:start"):
+            answer = await self._launch(request, msgspec.json.encode(spec))
         if "message" not in answer:
             return self._keep(Record(directory, Started(spec, **answer))).state
         if answer["stage"] == "setup":
@@ -148,13 +150,18 @@ class ProcessRuntime:
     async def stop(self, id: str, grace: float) -> State:
         container = await self._known(id)
         if container.state.running:
-            self._signal(container, signal.SIGTERM)
-            try:
-                async with asyncio.timeout(grace):
-                    await container.done.wait()
-            except TimeoutError:
-                await self._kill(container)
+            with failpoint.around("container:stop"):
+                await self._stop(container, grace)
         return container.state
+
+    async def _stop(self, container: _Container, grace: float) -> None:
+        self._signal(container, signal.SIGTERM)
+        failpoint.hit("container:stop:asked")
+        try:
+            async with asyncio.timeout(grace):
+                await container.done.wait()
+        except TimeoutError:
+            await self._kill(container)
 
     async def _kill(self, container: _Container) -> None:
         self._signal(container, signal.SIGKILL)  # pid 1: the whole pid namespace goes with it
@@ -189,7 +196,8 @@ class ProcessRuntime:
         if container := self._containers.get(id):
             if container.state.running:
                 await self._kill(container)
-            await self._host.call(records.delete, container.record.directory)
+            with failpoint.around("container:remove"):
+                await self._host.call(records.delete, container.record.directory)
             self._containers.pop(id, None)
 
     async def close(self) -> None:

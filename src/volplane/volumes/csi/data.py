@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
+from volplane.base import failpoint
 from volplane.host import atomic_write
 from volplane.volumes.base import VolumeFailure, make_directory
 
@@ -32,7 +33,8 @@ def read(path: str) -> Data | None:
 
 
 def save(path: str, data: Data) -> None:
-    atomic_write(path, json.dumps(data, separators=(",", ":")).encode() + b"\n", 0o600)
+    with failpoint.around("file:vol_data:write"):
+        atomic_write(path, json.dumps(data, separators=(",", ":")).encode() + b"\n", 0o600)
 
 
 def prepare(directory: str, path: str, data: Data, mode: int = 0o750) -> None:
@@ -41,7 +43,7 @@ def prepare(directory: str, path: str, data: Data, mode: int = 0o750) -> None:
 
 
 def remove(path: str) -> None:
-    with suppress(FileNotFoundError):
+    with failpoint.around("file:vol_data:remove"), suppress(FileNotFoundError):
         os.unlink(path)
 
 

@@ -15,7 +15,6 @@ import uvloop
 
 from volplane.base.virtual import VirtualLoop
 
-
 # Peers that come with the project's own tools (aws) are found like those of the machine.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

@@ -1,4 +1,4 @@
-"""Write requirements.lock: every dependency of the project and its tools, with versions and hashes, no addresses."""
+"""Write requirements.lock: every dependency of project and tools, with versions and hashes, no addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ ROOT = Path(__file__).parent.parent
 
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"], "setuptools", "wheel"]
+    wanted = [
+        *project["project"]["dependencies"],
+        *project["dependency-groups"]["dev"],
+        "setuptools",
+        "wheel",
+    ]
     with tempfile.NamedTemporaryFile("w", suffix=".in") as source:
         source.write("\n".join(wanted))
         source.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import structs
 
@@ -29,6 +29,14 @@ def owner_reference(owner: Resource) -> OwnerReference:
 
 def controller_of(obj: Resource) -> OwnerReference | None:
     return next((r for r in obj.metadata.owner_references if r.controller), None)
+
+
+def owner_keys(kind: str, *objects: Resource | None) -> Iterator[str]:
+    """The keys of the owners of this kind: whom a change of these objects wakes."""
+    for obj in objects:
+        owner = controller_of(obj) if obj else None
+        if obj and owner and owner.kind == kind:
+            yield f"{obj.namespace}/{owner.name}"
 
 
 def controller_uids(obj: Resource) -> list[str]:

@@ -11,7 +11,7 @@ from volplane.api.apps import DaemonSet
 from volplane.api.core import Node, Pod
 from volplane.controllers.daemonset.plan import Create, Delete, Report, plan
 from volplane.loops.controller import Controller
-from volplane.rules.workloads import controller_of, controller_uids
+from volplane.rules.workloads import controller_uids, owner_keys
 
 
 class DaemonSets(Controller[str]):
@@ -20,19 +20,13 @@ class DaemonSets(Controller[str]):
     def setup(self) -> None:
         self.sets = self.watch(DaemonSet, lambda old, new: [new.key] if new else [])
         self.nodes = self.watch(Node, self._all_when_eligibility_may_change)
-        self.pods = self.watch(Pod, self._set_of)
+        self.pods = self.watch(Pod, lambda *pods: owner_keys("DaemonSet", *pods))
         self.owned = self.pods.index("controller", controller_uids)
 
     def _all_when_eligibility_may_change(self, old: Node | None, new: Node | None) -> Iterable[str]:
         if old and new and (old.metadata.labels, old.spec.taints) == (new.metadata.labels, new.spec.taints):
             return []
         return [s.key for s in self.sets.all()]
-
-    def _set_of(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
-        for pod in (old, new):
-            owner = controller_of(pod) if pod else None
-            if pod and owner and owner.kind == "DaemonSet":
-                yield f"{pod.namespace}/{owner.name}"
 
     async def reconcile(self, key: str) -> None:
         wanted = self.sets.at(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import assert_never
 
 from volplane.api import codec
@@ -19,7 +18,7 @@ from volplane.controllers.deployment.plan import (
     revision_of,
 )
 from volplane.loops.controller import Controller
-from volplane.rules.workloads import controller_of, controller_uids
+from volplane.rules.workloads import controller_uids, owner_keys
 
 
 class Deployments(Controller[str]):
@@ -27,14 +26,8 @@ class Deployments(Controller[str]):
 
     def setup(self) -> None:
         self.deployments = self.watch(Deployment, lambda old, new: [new.key] if new else [])
-        self.sets = self.watch(ReplicaSet, self._deployment_of)
+        self.sets = self.watch(ReplicaSet, lambda *sets: owner_keys("Deployment", *sets))
         self.owned = self.sets.index("controller", controller_uids)
-
-    def _deployment_of(self, old: ReplicaSet | None, new: ReplicaSet | None) -> Iterable[str]:
-        for held in (old, new):
-            owner = controller_of(held) if held else None
-            if held and owner and owner.kind == "Deployment":
-                yield f"{held.namespace}/{owner.name}"
 
     async def reconcile(self, key: str) -> None:
         wanted = self.deployments.at(key)

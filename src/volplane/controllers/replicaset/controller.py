@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import assert_never
 
 from volplane.api import codec
@@ -11,7 +10,7 @@ from volplane.api.apps import ReplicaSet
 from volplane.api.core import Pod
 from volplane.controllers.replicaset.plan import Create, Delete, Report, plan
 from volplane.loops.controller import Controller
-from volplane.rules.workloads import controller_of, controller_uids, pod_of
+from volplane.rules.workloads import controller_uids, owner_keys, pod_of
 
 
 class ReplicaSets(Controller[str]):
@@ -19,14 +18,8 @@ class ReplicaSets(Controller[str]):
 
     def setup(self) -> None:
         self.sets = self.watch(ReplicaSet, lambda old, new: [new.key] if new else [])
-        self.pods = self.watch(Pod, self._set_of)
+        self.pods = self.watch(Pod, lambda *pods: owner_keys("ReplicaSet", *pods))
         self.owned = self.pods.index("controller", controller_uids)
-
-    def _set_of(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
-        for pod in (old, new):
-            owner = controller_of(pod) if pod else None
-            if pod and owner and owner.kind == "ReplicaSet":
-                yield f"{pod.namespace}/{owner.name}"
 
     async def reconcile(self, key: str) -> None:
         wanted = self.sets.at(key)

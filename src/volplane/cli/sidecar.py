@@ -1,0 +1,37 @@
+"""The sidecars that talk to an API server, as verbs: same start, different room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from volplane.cli.options import options
+from volplane.cli.running import connect, serve, until
+
+
+def verb(
+    component: str, settings: type[Struct], run: Callable[..., Awaitable[None]], about: str
+) -> click.Command:
+    """A command with the sidecar's own flags and --kubeconfig."""
+
+    async def work(chosen: Any, kubeconfig: str, stop: asyncio.Event) -> None:
+        client = connect(kubeconfig, component)
+        identity = os.environ.get("POD_NAME", os.uname().nodename)
+        namespace = os.environ.get("POD_NAMESPACE", os.environ.get("NAMESPACE", "default"))
+        try:
+            await until(stop, run(client, chosen, identity=identity, namespace=namespace))
+        finally:
+            await client.close()
+            await client.transport.close()
+
+    @options(settings)
+    @click.option("--kubeconfig", default="", help="where the API server is, and who we are")
+    def command(settings: Any, kubeconfig: str) -> None:
+        serve(lambda stop: work(settings, kubeconfig, stop))
+
+    return click.command(help=about)(command)

@@ -98,9 +98,9 @@ class Binder(Controller[str]):
     ) -> Iterator[str]:
         claim = new or old
         assert claim is not None
-        if new is None:
+        if new is None or BIND_COMPLETED in new.metadata.annotations:
             self._said.pop(claim.uid, None)
-        else:
+        if new is not None:
             yield f"pvc/{claim.key}"
         if claim.spec.volume_name:
             yield f"pv/{claim.spec.volume_name}"
@@ -115,6 +115,8 @@ class Binder(Controller[str]):
             self._said.pop(volume.uid, None)
         else:
             yield f"pv/{volume.name}"
+        if old is new:
+            return  # a round over everything: the others have their own turn
         for side in (old, new):
             if side is not None and side.spec.claim_ref is not None:
                 yield f"pvc/{claim_key(side)}"

@@ -5,10 +5,10 @@ PYTHON ?= python3
 CACHE  ?= $(HOME)/.cache/volplane
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test lint bench proto lock clean
+.PHONY: help setup packages demo test lint bench proto reference lock clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: packages $(VENV)/.ready ## put everything into .venv
 
@@ -38,7 +38,10 @@ bench: setup ## measure; prints one table and writes bench-<time>.json
 	$(BIN)/python -m tests.bench $(BENCH)
 
 proto: setup ## generate the Python of src/volplane/csi/proto/*.proto
-	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. volplane/csi/proto/*.proto
+	$(BIN)/python -m volplane.csi.proto
+
+reference: setup ## write docs/reference.md from the code
+	$(BIN)/python tools/reference.py
 
 lock: ## pin the dependencies anew, with hashes
 	$(BIN)/python tools/lock.py

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT, Meta, Struct
 
 from volplane.base.units import duration
 
@@ -42,6 +42,7 @@ class Flag(Struct, frozen=True):
     default: Any
     required: bool
     repeated: bool = False
+    about: str = ""  # for people; from `Annotated[…, Meta(description=…)]`
 
     def read(self, text: str) -> Any:
         """The value that a text stands for. Raises BadFlag."""
@@ -54,6 +55,7 @@ class Flag(Struct, frozen=True):
 def flags(settings: type[Struct]) -> dict[str, Flag]:
     """The flags of a settings Struct by their names."""
     hints = get_type_hints(settings)
+    notes = get_type_hints(settings, include_extras=True)
     found: dict[str, Flag] = {}
     for info in msgspec.structs.fields(settings):
         required = info.default is NODEFAULT and info.default_factory is NODEFAULT
@@ -63,7 +65,7 @@ def flags(settings: type[Struct]) -> dict[str, Flag]:
         kind = _plain(hints[info.name])
         name = info.name.replace("_", "-")
         repeated = get_origin(kind) is tuple
-        found[name] = Flag(name, info.name, kind, default, required, repeated)
+        found[name] = Flag(name, info.name, kind, default, required, repeated, _about(notes[info.name]))
     return found
 
 
@@ -107,6 +109,11 @@ def _next(rest: Iterator[str], name: str) -> str:
     if (text := next(rest, None)) is None:
         raise BadFlag(f"flag needs a value: --{name}")
     return text
+
+
+def _about(hint: Any) -> str:
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((n.description for n in notes if isinstance(n, Meta) and n.description), "")
 
 
 def _plain(hint: Any) -> Any:

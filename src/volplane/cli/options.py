@@ -70,8 +70,14 @@ def _option(flag: Flag) -> Callable[[Verb], Verb]:
             type=_Value(flag),
             default=value,
             show_default=True,
+            help=flag.about,
         )
     default = None if flag.required or flag.default in (None, "", ()) else flag.default
     return click.option(
-        f"--{flag.name}", flag.field, type=_Value(flag), default=default, show_default=default is not None
+        f"--{flag.name}",
+        flag.field,
+        type=_Value(flag),
+        default=default,
+        show_default=default is not None,
+        help=flag.about,
     )

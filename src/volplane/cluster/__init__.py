@@ -11,9 +11,9 @@ import asyncio
 import logging
 import os
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Annotated, Self
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from volplane import apiserver, cloud, scheduler
 from volplane.apiserver.auth.certificates import Authority
@@ -34,14 +34,18 @@ from volplane.store.sqlite import SqliteStore
 log = logging.getLogger(__name__)
 
 
+def about(text: str) -> Meta:
+    return Meta(description=text)
+
+
 class Settings(Struct, frozen=True, kw_only=True):
-    data_dir: str = "~/.volplane"
-    nodes: int = 3
-    nodes_per_zone: int = 2
-    port: int = 0  # of the API server; 0: the last one, at first any that is free
-    pvclaimbinder_sync_period: float = 15.0
-    max_wait_for_unmount: float = 360.0
-    disable_force_detach_on_timeout: bool = False
+    data_dir: Annotated[str, about("where everything is kept; a later start continues there")] = "~/.volplane"
+    nodes: Annotated[int, about("how many nodes: worker-1 … worker-N")] = 3
+    nodes_per_zone: Annotated[int, about("how many of them share a zone")] = 2
+    port: Annotated[int, about("of the API server; 0: the last one, at first any that is free")] = 0
+    pvclaimbinder_sync_period: Annotated[float, about("between two looks at every claim and volume")] = 15.0
+    max_wait_for_unmount: Annotated[float, about("what a node that does not answer gets to unmount")] = 360.0
+    disable_force_detach_on_timeout: Annotated[bool, about("never detach from such a node by force")] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.nodes <= 1000:

@@ -1,0 +1,74 @@
+"""Write docs/reference.md: every verb with its flags, every kind that is served, every metric.
+
+What a person must be able to look up is taken from the code, so that it cannot be wrong; a test fails when
+the page is older than the code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from volplane.apiserver.served import SERVED
+from volplane.cli import VERBS, volplane
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+
+
+def page() -> str:
+    return "\n".join([*_head(), *_verbs(), *_kinds()]) + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield "# Reference"
+    yield ""
+    yield "Taken from the code by `make reference`. Durations are written `15s`, `1m30s`; a boolean alone means true."
+    yield ""
+
+
+def _verbs() -> Iterator[str]:
+    yield "## Verbs and flags"
+    context = click.Context(volplane, info_name="volplane")
+    for name, about in VERBS.items():
+        command = volplane.get_command(context, name)
+        assert command is not None
+        yield ""
+        yield f"### `volplane {name}`"
+        yield ""
+        yield f"{about[0].upper()}{about[1:]}."
+        yield ""
+        yield "| flag | default | |"
+        yield "|---|---|---|"
+        for parameter in command.params:
+            yield _flag(parameter)
+
+
+def _flag(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Argument):
+        return f"| `{(parameter.name or '').upper()}` | required | |"
+    assert isinstance(parameter, click.Option)
+    default = "" if parameter.default in (None, False, "", ()) else f"`{parameter.default}`"
+    if "UNSET" in str(default):
+        default = ""
+    return f"| `{parameter.opts[0]}` | {default} | {parameter.help or ''} |"
+
+
+def _kinds() -> Iterator[str]:
+    yield ""
+    yield "## Kinds"
+    yield ""
+    yield "| kind | group and version | name | short | namespaced | below it |"
+    yield "|---|---|---|---|---|---|"
+    for kind in SERVED:
+        below = ", ".join(s.name for s in kind.subresources)
+        short = ", ".join(kind.short)
+        scope = "yes" if kind.namespaced else "no"
+        yield f"| {kind.kind} | `{kind.api_version}` | {kind.plural} | {short} | {scope} | {below} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.stdout.write(f"wrote {PAGE}\n")

@@ -7,6 +7,7 @@ import inspect
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,29 +45,42 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 pytest.skip(reason)
 
 
-def _machine() -> dict[str, set[str]]:
-    """Mounts, bound loop devices and our children, as the machine shows them now."""
-    mounts = {
-        line.split(" - ")[0].split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()
-    }
-    loops = {str(p.parent.parent.name) for p in Path("/sys/block").glob("loop*/loop/backing_file")}
-    children: set[str] = set()
+# Everything that a test makes lies below one directory, so that what is left of it can be told from what
+# others on this machine do at the same time.
+PLACE = tempfile.mkdtemp(prefix="vpt-")
+os.environ["TMPDIR"] = PLACE
+tempfile.tempdir = PLACE
+
+
+def _leaks() -> dict[str, list[str]]:
+    """Mounts, bound loop devices and processes of this run that are still there."""
+    table = Path("/proc/self/mountinfo").read_text().splitlines()
+    mounts = [line.split()[4] for line in table if PLACE in line]
+    bound = Path("/sys/block").glob("loop*/loop/backing_file")
+    loops = [f"{p.parent.parent.name} ({text})" for p in bound if PLACE in (text := _read(p))]
+    found = {"mounts": mounts, "loop devices": loops, "processes": list(_processes())}
+    return {what: sorted(left) for what, left in found.items() if left}
+
+
+def _processes() -> Iterator[str]:
     me = str(os.getpid())
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, rest = stat.parent.name, stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if rest[1] == me:
-            children.add(pid)
-    return {"mounts": mounts, "loop devices": loops, "child processes": children}
+    for place in Path("/proc").glob("[0-9]*"):
+        parent = _read(place / "stat").rpartition(")")[2].split()[1:2]
+        command = _read(place / "cmdline").replace("\0", " ").strip()
+        if place.name != me and (parent == [me] or PLACE in command):
+            yield f"{place.name} {command}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:  # it went while we looked
+        return ""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_leaks() -> Iterator[None]:
     """The suite leaves the machine as it found it."""
-    before = _machine()
     yield
-    after = _machine()
-    leaks = {what: sorted(after[what] - before[what]) for what in after if after[what] - before[what]}
-    assert not leaks, f"the suite leaves behind: {leaks}"
+    assert not (left := _leaks()), f"the suite leaves behind: {left}"
+    shutil.rmtree(PLACE, ignore_errors=True)

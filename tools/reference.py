@@ -25,7 +25,7 @@ def page() -> str:
 def _head() -> Iterator[str]:
     yield "# Reference"
     yield ""
-    yield "Taken from the code by `make reference`. Durations are written `15s`, `1m30s`; a boolean alone means true."
+    yield "From the code, by `make reference`. Durations are written `15s`, `1m30s`; a boolean alone is true."
     yield ""
 
 

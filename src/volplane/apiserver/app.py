@@ -178,6 +178,8 @@ class App:
             return answers.json(200, metadata())
         if path == "/metrics":
             return public.measured()
+        if path == "/debug/trace":
+            return public.traced(request)
         if path.startswith(_OPENAPI):
             # Loaded when first asked for: describing every field takes memory that most runs never need.
             from volplane.apiserver import openapi

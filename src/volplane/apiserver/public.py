@@ -1,10 +1,12 @@
-"""Health, version and metrics: what monitoring and clients ask before anything else."""
+"""Health, version and metrics: what monitoring and clients ask before anything else. And the trace."""
 
 from __future__ import annotations
 
 import platform
 
-from volplane.base import metrics
+import msgspec
+
+from volplane.base import metrics, trace
 from volplane.web import Request, Response
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
@@ -20,6 +22,7 @@ VERSION = {
     "platform": f"linux/{_MACHINES.get(platform.machine(), platform.machine())}",
 }
 _TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
+_JSON = [("Content-Type", "application/json"), ("Cache-Control", "no-cache, private")]
 _HEALTH = ("healthz", "livez", "readyz")
 
 
@@ -40,3 +43,14 @@ def health(request: Request, *, ready: bool) -> Response:
 
 def measured() -> Response:
     return Response(status=200, headers=[("Content-Type", metrics.CONTENT_TYPE)], body=metrics.render())
+
+
+def traced(request: Request) -> Response:
+    """`/debug/trace?subject=pvc/default/data&since=<monotonic ns>`: the newest steps of this process.
+
+    For the benchmark and for whoever looks for lost time; not part of any API. Only `system:masters` may.
+    """
+    since = request.query.get("since")
+    after = int(since) if since.isdecimal() else 0
+    spans = [span for span in trace.spans(request.query.get("subject")) if span.start >= after]
+    return Response(status=200, headers=_JSON, body=msgspec.json.encode(spans, enc_hook=str))

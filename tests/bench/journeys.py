@@ -1,0 +1,96 @@
+"""(a) A claim that waits for its first consumer, its pod, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+
+from tests.bench import stages
+from tests.bench.objects import NAMESPACE, WAITING, claim, pod
+from tests.bench.report import Figure
+from tests.bench.running import Running, until
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import VolumeAttachment
+
+WARM_UP = 2  # journeys that are not counted: the first one imports and opens what the others find
+
+Times = dict[str, float]
+
+
+async def measure(running: Running, times: int) -> list[Figure]:
+    await _round(running, WARM_UP, "warm")
+    up, down = await _round(running, times, "journey")
+    return [
+        Figure(
+            key="a",
+            name="claim and pod until the container has written",
+            unit="ms",
+            samples=tuple(t["written"] for t in up),
+            aim=80,
+            upstream=7100,
+            stages=_columns(up),
+            floor="floor up: create, attach, stage, publish",
+        ),
+        Figure(
+            key="a",
+            name="pod deleted until the attachment is gone",
+            unit="ms",
+            samples=tuple(t["gone"] for t in down),
+            aim=40,
+            upstream=3700,
+            stages=_columns(down),
+            floor="floor down: unpublish, unstage, detach",
+        ),
+    ]
+
+
+async def _round(running: Running, times: int, word: str) -> tuple[list[Times], list[Times]]:
+    up, down = [], []
+    for number in range(times):
+        name = f"{word}-{number}"
+        up.append(await _up(running, name))
+        down.append(await _down(running, name))
+        await _clean(running, name)
+    return up, down
+
+
+async def _up(running: Running, name: str) -> Times:
+    pods = await running.seen(Pod)
+    written = running.pipe.line(name)
+    start = time.monotonic_ns()
+    await running.client.create(claim(name, WAITING))
+    await running.client.create(pod(name, name, str(running.signals)))
+    await asyncio.wait_for(written, 60)
+    end = time.monotonic_ns()
+    await until(pods, lambda: _phase(pods.get(name, NAMESPACE)) == "Running", f"{name} runs")
+    spans = [s for s in await running.spans(start) if s.start < end]
+    return {**stages.reached(stages.UP, spans, start), "written": (end - start) / 1e6}
+
+
+async def _down(running: Running, name: str) -> Times:
+    attachments = await running.seen(VolumeAttachment)
+    start = time.monotonic_ns()
+    await running.client.delete(Pod, name, NAMESPACE)
+    await until(attachments, lambda: not attachments.all(), f"the attachment of {name} is gone")
+    end = time.monotonic_ns()
+    spans = await running.spans(start)
+    return {**stages.reached(stages.DOWN, spans, start), "gone": (end - start) / 1e6}
+
+
+async def _clean(running: Running, name: str) -> None:
+    volumes = await running.seen(PersistentVolume)
+    await running.client.delete(PersistentVolumeClaim, name, NAMESPACE)
+    await until(volumes, lambda: not volumes.all(), f"the volume of {name} is gone")
+
+
+def _phase(pod: Pod | None) -> str:
+    return pod.status.phase if pod is not None else ""
+
+
+def _columns(rows: list[Times]) -> dict[str, tuple[float, ...]]:
+    columns: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, at in row.items():
+            columns[name].append(at)
+    return {name: tuple(times) for name, times in columns.items()}

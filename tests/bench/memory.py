@@ -1,0 +1,68 @@
+"""(f) Resident memory, idle and with a thousand claims.
+
+Counted is every process that belongs to the cluster: the one that was started, its children, and those of
+their children's sessions. Pages that several of them share are shared out (PSS), so that the sum is what the
+machine really spends; the main process alone is told as RSS, as `ps` shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.bench.claims import create_bound, delete_all
+from tests.bench.report import Figure
+from tests.bench.running import Running
+
+SETTLE = 1.0  # seconds after the last write, until what was in flight is gone
+
+
+async def measure(running: Running, count: int) -> list[Figure]:
+    await asyncio.sleep(SETTLE)
+    idle, idle_all = resident(running.process.pid), total(running.process.pid)
+    await create_bound(running, count, "held")
+    await asyncio.sleep(SETTLE)
+    full, full_all = resident(running.process.pid), total(running.process.pid)
+    await delete_all(running)
+    return [
+        _figure("resident memory, idle", idle, aim=120, upstream=988),
+        _figure("  with all its helpers (PSS)", idle_all),
+        _figure(f"resident memory, {count} claims", full),
+        _figure("  with all its helpers (PSS)", full_all),
+    ]
+
+
+def _figure(name: str, value: float, aim: float | None = None, upstream: float | None = None) -> Figure:
+    return Figure(key="f", name=name, unit="MB", samples=(value,), aim=aim, upstream=upstream)
+
+
+def resident(pid: int) -> float:
+    return _field(f"/proc/{pid}/smaps_rollup", "Rss:")
+
+
+def total(pid: int) -> float:
+    return sum(_field(f"/proc/{p}/smaps_rollup", "Pss:") for p in (pid, *descendants(pid)))
+
+
+def descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:  # ended meanwhile
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found, waiting = [], [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _field(path: str, name: str) -> float:
+    """In MB (10^6 bytes)."""
+    for line in Path(path).read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0

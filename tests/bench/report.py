@@ -1,0 +1,114 @@
+"""What was measured, as one table and as one file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+# What the same steps take with Kubernetes v1.35.8 (kubelet, containerd, csi-driver-host-path, default
+# settings) on one machine of this size.
+_HEAD = ("", "median", "p95", "aim", "", "upstream", "x floor")
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    key: str  # a, b, c …
+    name: str
+    unit: str  # ms, s, MB
+    samples: tuple[float, ...]
+    aim: float | None = None
+    upstream: float | None = None
+    stages: dict[str, tuple[float, ...]] = {}  # when each stage was done, in the order of the journey
+    floor: str = ""  # the figure that this one is compared with
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def p95(self) -> float:
+        return percentile(self.samples, 0.95)
+
+
+def percentile(samples: Sequence[float], part: float) -> float:
+    """The sample that this part of all samples does not exceed."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, max(0, -int(-part * len(ordered) // 1) - 1))]
+
+
+def table(figures: Sequence[Figure]) -> str:
+    floors = {figure.name: figure.median for figure in figures}
+    rows: list[Sequence[str]] = [_HEAD]
+    for figure in figures:
+        rows.append(_row(figure, floors))
+        rows.extend(_stages(figure))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    return "\n".join(_line(row, widths) for row in rows)
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+    return "  ".join(cells).rstrip()
+
+
+def _row(figure: Figure, floors: dict[str, float]) -> tuple[str, ...]:
+    aim = "" if figure.aim is None else _number(figure.aim, figure.unit)
+    verdict = "" if figure.aim is None else "✓" if figure.median <= figure.aim else "✗"
+    upstream = "" if figure.upstream is None else _number(figure.upstream, figure.unit)
+    floor = floors.get(figure.floor)
+    ratio = "" if not floor else f"{figure.median / floor:.1f}"
+    p95 = _number(figure.p95, figure.unit) if len(figure.samples) > 1 else ""
+    name = f"({figure.key}) {figure.name}"
+    return name, _number(figure.median, figure.unit), p95, aim, verdict, upstream, ratio
+
+
+def _stages(figure: Figure) -> Iterable[tuple[str, ...]]:
+    before = 0.0
+    medians = {name: statistics.median(times) for name, times in figure.stages.items()}
+    for name, at in sorted(medians.items(), key=lambda item: item[1]):
+        yield (f"      {name}", _number(at, "ms"), "", "", "", "", f"+{at - before:.1f}")
+        before = at
+
+
+def _number(value: float, unit: str) -> str:
+    digits = 2 if unit == "s" else 0 if unit == "MB" else 1
+    return f"{value:.{digits}f} {unit}"
+
+
+def machine() -> dict[str, object]:
+    """Where and when it was measured; a busy machine shows here."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg(),
+    }
+
+
+def _commit() -> str:
+    asked = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip()
+
+
+def document(figures: Sequence[Figure], facts: dict[str, object]) -> bytes:
+    """Everything, samples included."""
+    told = [
+        {
+            **msgspec.to_builtins(figure),
+            "median": figure.median,
+            "p95": figure.p95,
+            "stage_medians": {name: statistics.median(times) for name, times in figure.stages.items()},
+        }
+        for figure in figures
+    ]
+    return msgspec.json.format(msgspec.json.encode({"machine": facts, "figures": told}), indent=2) + b"\n"

@@ -1,0 +1,66 @@
+"""A journey's stages, read off the trace of the process that made it.
+
+A stage is done when its span ends. Spans carry the machine's monotonic clock, as the benchmark's own times
+do, so that both lie on one line. Work that runs beside the way (events, statuses that
+nobody waits for) is no stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from volplane.base.trace import Span
+
+
+class Stage(Struct, frozen=True):
+    name: str
+    component: str
+    step: str
+    subject: str = ""  # how it begins, where component and step are not enough
+    last: bool = False  # of several, the last one counts
+
+
+UP = (
+    Stage("claim stored", "apiserver", "create", "pvc/"),
+    Stage("pod stored", "apiserver", "create", "pod/"),
+    Stage("node selected", "default-scheduler", "selected-node"),
+    Stage("order written", "csi-provisioner", "write order"),
+    Stage("CreateVolume", "csi-provisioner", "CreateVolume"),
+    Stage("volume stored", "apiserver", "create", "pv/"),
+    Stage("claim Bound", "persistentvolume-controller", "claim Bound", last=True),
+    Stage("pod bound", "default-scheduler", "bind"),
+    Stage("attachment stored", "apiserver", "create", "va/"),
+    Stage("ControllerPublishVolume", "csi-attacher", "ControllerPublishVolume"),
+    Stage("status.attached", "csi-attacher", "attached"),
+    Stage("volumesAttached", "attachdetach-controller", "attached"),
+    Stage("NodeStageVolume", "kubelet", "NodeStageVolume"),
+    Stage("NodePublishVolume", "kubelet", "NodePublishVolume"),
+)
+DOWN = (
+    Stage("deletion stored", "apiserver", "delete", "pod/"),
+    Stage("containers ended", "kubelet", "StopContainer", last=True),
+    Stage("NodeUnpublishVolume", "kubelet", "NodeUnpublishVolume"),
+    Stage("NodeUnstageVolume", "kubelet", "NodeUnstageVolume"),
+    Stage("detach asked for", "attachdetach-controller", "detach"),
+    Stage("ControllerUnpublishVolume", "csi-attacher", "ControllerUnpublishVolume"),
+    Stage("finalizer removed", "csi-attacher", "detached"),
+)
+
+
+def reached(stages: Sequence[Stage], spans: Sequence[Span], start: int) -> dict[str, float]:
+    """When each stage was done, in milliseconds after the start; what was not seen is left out."""
+    found = {stage.name: _end(stage, spans) for stage in stages}
+    return {name: (end - start) / 1e6 for name, end in found.items() if end is not None}
+
+
+def _end(stage: Stage, spans: Sequence[Span]) -> int | None:
+    ends = [
+        s.end
+        for s in spans
+        if (s.component, s.step) == (stage.component, stage.step)
+        and s.subject.startswith(stage.subject)
+        and not s.error
+    ]
+    return None if not ends else ends[-1] if stage.last else ends[0]

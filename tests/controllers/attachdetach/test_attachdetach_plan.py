@@ -150,9 +150,20 @@ CASES: dict[str, tuple[View, list[str]]] = {
             "Wait 100: not free for b: the attacher is at work on a",
         ],
     ),
-    "moves, the detach failed: uncertain does not block": (
-        view("b", at("a", deleting=True, detach_error="x")),
+    "moves, the detach failed: it is tried again before another node has its turn": (
+        view("b", at("a", deleting=True, detach_error="x", waiting_for=20.0)),
+        [
+            f"Wait inf: {DETACHING.format('a')}: x",
+            "Wait 100: not free for b: the attacher is at work on a",
+        ],
+    ),
+    "moves, the detach kept failing: uncertain does not block": (
+        view("b", at("a", deleting=True, detach_error="x", waiting_for=120.0)),
         [f"Wait inf: {DETACHING.format('a')}: x", "Attach b"],
+    ),
+    "wanted twice, one attach failed: uncertain does not block": (
+        view("a b", at("a", attached=False, attach_error="x")),
+        ["Fail a: x", f"Wait inf: {ATTACHING.format('a')}: x", "Attach b"],
     ),
     "moves, the detach got no answer: uncertain does not block": (
         view("b", at("a", deleting=True, waiting_for=121.0)),

@@ -8,8 +8,10 @@ The hand-shake with the node is what makes detaching safe. The node says `volume
 for the volume in `volumesAttached`; we take it out of `volumesAttached` first and then look at
 `volumesInUse`. Whoever comes second sees the other.
 
-The subtle thing: an uncertain attachment elsewhere does not keep an exclusive volume from its new node,
-once the attacher has failed or let two minutes pass. The driver has the last word then, as it always has.
+The subtle thing: an uncertain attachment elsewhere does not keep an exclusive volume from its new node for
+ever. An attach that failed does not count at all; a detach gets the attacher's whole time even if it failed
+meanwhile, because the disk is most likely still there. After that the driver has the last word, as it always
+has.
 """
 
 from __future__ import annotations
@@ -178,7 +180,7 @@ def _enter(view: View, node: str) -> Iterator[Step]:
             yield Conflict(node, tuple(_pods_on(view, confirmed)))
         yield Wait(UNTIL_CHANGED, f"not free for {node}: attached to {', '.join(confirmed)}")
         return
-    busy = [held for held in others if not _is_uncertain(held)]
+    busy = [held for held in others if _may_change(held)]
     if busy:
         where = ", ".join(held.node for held in busy)
         left = ANSWER - max(held.waiting_for for held in busy)
@@ -187,10 +189,13 @@ def _enter(view: View, node: str) -> Iterator[Step]:
         yield Attach(node)
 
 
-def _is_uncertain(held: Held) -> bool:
-    """The attacher failed, or has not answered in time: nobody knows, and nobody is at work on it."""
-    error = held.detach_error if held.deleting else held.attach_error
-    return bool(error) or held.waiting_for >= ANSWER - EARLY
+def _is_overdue(held: Held) -> bool:
+    return held.waiting_for >= ANSWER - EARLY
+
+
+def _may_change(held: Held) -> bool:
+    """The attacher is expected to bring news of it."""
+    return not _is_overdue(held) and (held.deleting or not held.attach_error)
 
 
 def _await(view: View, held: Held) -> Iterator[Step]:
@@ -199,7 +204,7 @@ def _await(view: View, held: Held) -> Iterator[Step]:
     if held.deleting:
         if place.listed:
             yield Unlist(held.node)
-        if _is_uncertain(held):
+        if held.detach_error or _is_overdue(held):
             yield Fail(held.node, DELETING)
         yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
     elif held.attached:
@@ -208,7 +213,7 @@ def _await(view: View, held: Held) -> Iterator[Step]:
     elif held.attach_error:
         yield Fail(held.node, held.attach_error)
         yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"attach it to {held.node}", held.attach_error))
-    elif held.waiting_for >= ANSWER - EARLY:
+    elif _is_overdue(held):
         yield Fail(held.node, TIMED_OUT.format(view.driver, view.handle))
     else:
         yield Wait(ANSWER - held.waiting_for, _unanswered(view, held, f"attach it to {held.node}", ""))

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "persistentvolume-controller"
 UNSET = "\0unset"  # the index key of claims that name no class; "" is a class of its own
-NAMES = {Take: "claimRef", Point: "volumeName", HandOff: "ExternalProvisioning", Adopt: "default class"}
+NAMES = {Take: "claimRef", Point: "volumeName", HandOff: "storage-provisioner", Adopt: "default class"}
 
 
 def unclaimed_class(volume: PersistentVolume) -> list[str]:

@@ -11,6 +11,7 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as p
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
+from volplane.controllers.binder.steps import together
 from volplane.rules import binding
 from volplane.rules.steps import Say, Wait
 
@@ -245,6 +246,10 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         ClaimView(bound("Pending"), volume=volume("Bound", "u-c")),
         ["Settle Bound"],
     ),
+    "3.4 crashed with the claim pointed and the volume's phase not written": (
+        ClaimView(bound("Pending"), volume=volume("Pending", "u-c")),
+        ["Turn Bound", "Settle Bound"],
+    ),
     "3.5 another's volume": (
         ClaimView(bound(), volume=volume("Bound", "u-x")),
         ["Settle Lost", f"Warning ClaimMisbound: {p.MISBOUND}", f"Wait: {p.MISBOUND}"],
@@ -386,6 +391,15 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
 @pytest.mark.parametrize(("view", "steps"), VOLUMES.values(), ids=VOLUMES.keys())
 def test_volume(view: VolumeView, steps: list[str]) -> None:
     assert [told(step) for step in plan_volume(view)] == steps
+
+
+def test_the_volumes_phase_and_the_claims_pointer_go_together_and_nothing_else_does() -> None:
+    steps = list(plan_claim(ClaimView(claim(), candidates=[volume()])))
+    assert [[told(step) for step in batch] for batch in together(steps)] == [
+        ["Take"],
+        ["Turn Bound", "Point"],
+        ["Settle Bound"],
+    ]
 
 
 # --- what each write says

@@ -11,8 +11,9 @@ race; the volume's resourceVersion is what really decides.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
@@ -35,6 +36,7 @@ from volplane.controllers.binder.steps import (
     Unbind,
     VolumeStep,
     Wake,
+    together,
 )
 from volplane.loops.controller import Controller
 from volplane.rules import classes, pods
@@ -166,8 +168,8 @@ class Binder(Controller[str]):
         for step in steps:  # before the first await: what this claim takes, nobody else looks at
             if isinstance(step, Take):
                 self._taken[step.volume.name] = (claim.uid, 0)
-        for step in steps:
-            if not await self._act(key, claim, step):
+        for batch in together(steps):
+            if not await self._act_all(key, claim, batch):
                 break
 
     async def _reconcile_volume(self, key: str, name: str) -> None:
@@ -209,6 +211,13 @@ class Binder(Controller[str]):
         return self.claims.get(ref.name, ref.namespace) if ref is not None else None
 
     # --- acting
+
+    async def _act_all(self, key: str, about: Resource, batch: Sequence[ClaimStep]) -> bool:
+        if len(batch) == 1:
+            return await self._act(key, about, batch[0])
+        async with asyncio.TaskGroup() as group:
+            acts = [group.create_task(self._act(key, about, step)) for step in batch]
+        return all(act.result() for act in acts)
 
     async def _act(self, key: str, about: Resource, step: ClaimStep | VolumeStep) -> bool:
         """Whether the rest of the plan still holds."""

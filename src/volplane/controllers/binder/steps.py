@@ -13,7 +13,7 @@ side which may be undone later without asking the user.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -156,6 +156,23 @@ class Wake(Struct, frozen=True):
     """The claim of this volume may be bound now."""
 
     claim: str
+
+
+def together(steps: Sequence[ClaimStep]) -> Iterator[Sequence[ClaimStep]]:
+    """The steps in the order in which they are acted out, those that may share a commit as one.
+
+    The volume's phase and the claim's pointer are of different objects, and whichever of them a crash leaves
+    out, the next plan writes.
+    """
+    at = 0
+    while at < len(steps):
+        size = 2 if isinstance(steps[at], Turn) and isinstance(_after(steps, at), Point) else 1
+        yield steps[at : at + size]
+        at += size
+
+
+def _after(steps: Sequence[ClaimStep], at: int) -> ClaimStep | None:
+    return steps[at + 1] if at + 1 < len(steps) else None
 
 
 ClaimStep = Take | Turn | Point | Settle | Adopt | HandOff | Amend | Say | Wait

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from volplane.node.api.refusal import Refusal
 from volplane.web import Request, Response, Upgraded, spdy, websocket
@@ -156,6 +157,8 @@ async def _relay(
     except ConnectionError:
         pass  # one of the two is gone, which ends it for the other
     finally:
+        writer.close()  # before anything that waits: we may be cancelled a second time
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()

@@ -19,6 +19,7 @@ from volplane.node.api.logs import LogRequest, read_log
 from volplane.node.api.refusal import Refusal
 from volplane.node.containers.base import ContainerError, Exec, Output
 from volplane.node.containers.execs import CannotExec
+from volplane.node.pods.container import finished
 from volplane.node.pods.runtimes import container_id
 from volplane.web import Request, Response, Upgraded
 
@@ -49,7 +50,7 @@ async def execute(request: Request, target: Target) -> Response | Upgraded:
         async with channels:
             await _converse(channels, started)
     finally:
-        await started.close()
+        await finished(started.close())
     return Upgraded()
 
 

@@ -64,6 +64,23 @@ async def test_a_pod_deleted_meanwhile_is_taken_down_from_what_the_disk_tells() 
         assert await asyncio.to_thread(os.listdir, here.paths.real(here.paths.pods)) == []
 
 
+async def test_logs_of_a_pod_that_is_gone_go_even_if_nothing_else_is_left_of_it() -> None:
+    async with node_world() as here:
+        pod = await running(here)
+        mine = Path(here.paths.real(here.paths.log_directory("default", "app", pod.uid)))
+        lost = Path(here.paths.real(here.paths.log_directory("default", "app", "an-older-uid")))
+        await here.stop(drain=False)
+        await asyncio.to_thread(lost.mkdir, parents=True)
+        await here.start()
+
+        async def cleared() -> bool:
+            return not there(lost)
+
+        await until(cleared)
+        await here.until_ready()
+        assert there(mine)
+
+
 async def test_a_stage_without_a_pod_directory_is_found_too() -> None:
     async with node_world() as here:
         entered = asyncio.Event()

@@ -66,11 +66,15 @@ class NodePaths:
         """The process runtime's state files."""
         return f"{self.wire_root}/containers"
 
+    @property
+    def logs(self) -> str:
+        return POD_LOGS
+
     def driver_socket(self, driver: str) -> str:
         return f"{self.plugins}/{driver}/csi.sock"
 
     def log_directory(self, namespace: str, pod: str, uid: str) -> str:
-        return f"{POD_LOGS}/{namespace}_{pod}_{uid}"
+        return f"{self.logs}/{namespace}_{pod}_{uid}"
 
     def log_file(self, namespace: str, pod: str, uid: str, container: str, attempt: int) -> str:
         return f"{self.log_directory(namespace, pod, uid)}/{container}/{attempt}.log"

@@ -91,6 +91,14 @@ async def pod_directories(host: Host, paths: NodePaths) -> list[str]:
     return await host.call(lambda: list(_listed(paths.real(paths.pods))))
 
 
+async def log_directories(host: Host, paths: NodePaths) -> dict[str, str]:
+    """Where each pod has its logs; the last thing that goes when a pod is removed."""
+    directory = paths.real(paths.logs)
+    # <namespace>_<name>_<uid>: none of the three has an underscore.
+    listed = await host.call(lambda: list(_listed(directory)))
+    return {name.rpartition("_")[2]: f"{directory}/{name}" for name in listed if name.count("_") == 2}
+
+
 async def remove_pod_directory(host: Host, paths: NodePaths, uid: str) -> str:
     """Remove what a pod without mounts has left; says why something had to stay, or ""."""
     return await host.call(_remove, paths.real(paths.pod(uid)), uid)

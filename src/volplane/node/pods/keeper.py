@@ -16,7 +16,7 @@ from volplane.client.client import Client
 from volplane.node.containers.base import ContainerError
 from volplane.node.pods.runtimes import parts
 from volplane.node.pods.worker import DEFAULT_GRACE, Leave, PodWorker, Shared
-from volplane.node.reconstruct import pod_directories, remove_pod_directory
+from volplane.node.reconstruct import log_directories, pod_directories, remove_pod_directory
 
 log = logging.getLogger(__name__)
 
@@ -93,20 +93,18 @@ class Pods:
         runtimes, site = self.shared.kit.runtimes, self.shared.volumes.site
         running = {parts(state.id)[0] for state in await runtimes.states()}
         directories = await pod_directories(site.host, site.paths)
-        for uid in {*running, *directories} - self.workers.keys():
+        logs = await log_directories(site.host, site.paths)
+        for uid in {*running, *directories, *logs} - self.workers.keys():
             if uid in running:
                 self.shared.volumes.expect(uid)
-            task = asyncio.create_task(self._clean_up(uid), name=f"orphan {uid}")
+            task = asyncio.create_task(self._clean_up(uid, logs.get(uid, "")), name=f"orphan {uid}")
             self._orphans.add(task)
             task.add_done_callback(self._orphans.discard)
 
-    async def _clean_up(self, uid: str) -> None:
+    async def _clean_up(self, uid: str, logs: str) -> None:
         log.info("pod %s is no longer known and is cleaned up", uid)
         runtimes, volumes = self.shared.kit.runtimes, self.shared.volumes
-        logs = set()
         for state in await runtimes.of_pod(uid):
-            if state.spec is not None and state.spec.log_path:
-                logs.add(state.spec.log_path.rsplit("/", 2)[0])
             try:
                 await runtimes.stop(state.id, DEFAULT_GRACE)
                 await runtimes.remove(state.id)
@@ -116,8 +114,8 @@ class Pods:
         await volumes.unmounted(uid)
         if left := await remove_pod_directory(volumes.site.host, volumes.site.paths, uid):
             log.warning("%s", left)
-        for path in logs:
-            await volumes.site.host.call(shutil.rmtree, path, ignore_errors=True)
+        if logs:
+            await volumes.site.host.call(shutil.rmtree, logs, ignore_errors=True)
 
     # --- the end
 

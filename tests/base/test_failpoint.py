@@ -32,6 +32,13 @@ def test_the_process_is_killed_at_the_named_hit(tmp_path: Path) -> None:
     assert passed.read_text().splitlines() == ["write:create:pods:before", "write:create:pods:after"] * 2
 
 
+def test_nothing_counts_before_its_time(tmp_path: Path) -> None:
+    point, began = "write:create:pods:before", tmp_path / "began"
+    assert run(VOLPLANE_FAILPOINT=point, VOLPLANE_FAILPOINT_AFTER=str(began)) == 0
+    began.touch()
+    assert run(VOLPLANE_FAILPOINT=point, VOLPLANE_FAILPOINT_AFTER=str(began)) == -signal.SIGKILL
+
+
 def test_every_process_may_have_a_log_of_its_own(tmp_path: Path) -> None:
     assert run(VOLPLANE_FAILPOINT_LOG=str(tmp_path / "log.%p")) == 0
     assert run(VOLPLANE_FAILPOINT_LOG=str(tmp_path / "log.%p")) == 0

@@ -2,8 +2,9 @@
 
 `VOLPLANE_FAILPOINT=name` kills the process with SIGKILL when it reaches the name, `name#3` at the third
 time. `VOLPLANE_FAILPOINT_LOG=file` writes down every name that is passed, which is how a test learns them
-(`%p` in it is the pid, for a log per process). Both are read once, at import; callers that would build a name
-in vain look at `armed` first.
+(`%p` in it is the pid, for a log per process). With `VOLPLANE_FAILPOINT_AFTER=file` nothing counts before
+that file exists: a test says from when on. All are read once, at import; callers that would build a name in
+vain look at `armed` first.
 
     write:<verb>:<resource>:before|after    API server, around the store's commit
     rpc:<Method>:before|after               CSI caller; rpc:<Method>:served: driver, work done, no answer yet
@@ -28,6 +29,7 @@ def _target(text: str) -> tuple[str, int]:
 
 _name, _left = _target(os.environ.get("VOLPLANE_FAILPOINT", ""))
 _log = os.environ.get("VOLPLANE_FAILPOINT_LOG", "").replace("%p", str(os.getpid()))
+_after = os.environ.get("VOLPLANE_FAILPOINT_AFTER", "")
 armed = bool(_name or _log)
 
 
@@ -45,7 +47,11 @@ def around(name: str) -> Iterator[None]:
 
 
 def _hit(name: str) -> None:
-    global _left
+    global _left, _after
+    if _after:
+        if not os.path.exists(_after):
+            return
+        _after = ""
     if _log:
         _append(name)
     if name == _name:

@@ -246,7 +246,9 @@ class Service:
             await self.disks.unbind(volume.id)
         except DeviceBusy as error:
             double_attaches.inc()
-            raise errors.in_use(f"Volume {volume.id}: {await self.disks.users(volume.id)}") from error
+            who = await self.disks.users(volume.id)
+            log.warning("refused: %s is still bound: %s", volume.id, who)
+            raise errors.in_use(f"Volume {volume.id}: {who}") from error
 
     async def detach(self, volume_id: str, instance_id: str = "", *, force: bool = False) -> Attachment:
         async with self._turns.of(volume_id):

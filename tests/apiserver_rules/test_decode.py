@@ -214,7 +214,8 @@ def test_other_media_types_are_refused() -> None:
         decode_body(CLAIM, b"", "application/xml", "Warn")
     assert caught.value.message == (
         "the body of the request was in an unknown format - "
-        "accepted media types include: application/json, application/yaml"
+        "accepted media types include: "
+        "application/json, application/yaml, application/vnd.kubernetes.protobuf"
     )
 
 

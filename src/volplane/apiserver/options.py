@@ -5,7 +5,6 @@ from __future__ import annotations
 from volplane.api.errors import BadRequest, Invalid, forbidden, not_supported
 from volplane.api.meta import DeleteOptions
 from volplane.apiserver import decode
-from volplane.apiserver.decode.parse import Malformed
 from volplane.apiserver.facts import Facts
 from volplane.apiserver.selection import select
 from volplane.apiserver.verbs import list as listing
@@ -102,7 +101,9 @@ def include_object(query: Query) -> str:
 def delete_options(request: Request) -> DeleteOptions:
     """From the body, or from the query when there is none."""
     if request.body:
-        return _delete_body(request)
+        options = decode.options(DeleteOptions, request.body, request.headers.get("content-type"))
+        assert isinstance(options, DeleteOptions)
+        return options
     query = request.query
     return DeleteOptions(
         grace_period_seconds=integer(query, "gracePeriodSeconds"),
@@ -110,19 +111,3 @@ def delete_options(request: Request) -> DeleteOptions:
         orphan_dependents=boolean(query, "orphanDependents"),
         dry_run=tuple(query.all("dryRun")),
     )
-
-
-def _delete_body(request: Request) -> DeleteOptions:
-    try:
-        data, _ = decode.read(request.body, request.headers.get("content-type"))
-        if not isinstance(data, dict):
-            raise BadRequest("the body of a delete must be DeleteOptions")
-        kind = data.pop("kind", "DeleteOptions")
-        data.pop("apiVersion", None)
-        if kind != "DeleteOptions":
-            raise BadRequest(f'decoded object cannot be converted to DeleteOptions: kind "{kind}"')
-        options, _ = decode.plain(DeleteOptions, data)
-    except (Malformed, decode.Undecodable) as error:
-        raise BadRequest(str(error)) from error
-    assert isinstance(options, DeleteOptions)
-    return options

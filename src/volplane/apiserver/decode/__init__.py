@@ -13,14 +13,16 @@ from volplane.api import kinds
 from volplane.api.errors import BadRequest, Cause, Invalid, UnsupportedMediaType
 from volplane.api.kinds import Kind
 from volplane.api.object import Object
+from volplane.apiserver.decode import protobuf
 from volplane.apiserver.decode.parse import Malformed, parse_json, parse_yaml
 from volplane.apiserver.decode.walk import Mismatch, walker
 from volplane.apiserver.decode.words import type_error
 
 JSON = "application/json"
 YAML = "application/yaml"
-PROTOBUF = "application/vnd.kubernetes.protobuf"
-ACCEPTED = (JSON, YAML, PROTOBUF)
+PROTOBUF = protobuf.MEDIA_TYPE
+TEXTS = (JSON, YAML)
+ACCEPTED = (*TEXTS, PROTOBUF)
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
 
 _SCHEME = "pkg/api/legacyscheme/scheme.go:30"
@@ -34,6 +36,8 @@ class Undecodable(Exception):
 
 def decode_body(kind: Kind, body: bytes, content_type: str, validation: str = WARN) -> tuple[Any, list[str]]:
     """The object in a request body (a dict for custom resources), and warnings. Raises BadRequest."""
+    if protobuf.is_protobuf(content_type) and kind.type is not None:
+        return _by_number(kind, kind.type, body), []  # numbers leave nothing to be strict about
     document, findings = _document(kind, body, content_type)
     _check_type(kind, document)
     try:
@@ -44,6 +48,19 @@ def decode_body(kind: Kind, body: bytes, content_type: str, validation: str = WA
     if findings and validation == STRICT:
         raise _refused(kind, f"strict decoding error: {', '.join(findings[:_MAX_FINDINGS])}")
     return obj, findings if validation == WARN else []
+
+
+def _by_number(kind: Kind, of: type[Object], body: bytes) -> Any:
+    """The object in a protobuf body."""
+    try:
+        envelope = protobuf.open_body(body)
+    except protobuf.Broken as error:
+        raise _unrecognized(kind, str(error), body) from error
+    _check_type(kind, {"apiVersion": envelope.api_version, "kind": envelope.kind})
+    try:
+        return plain(of, protobuf.read(of, envelope.data))[0]
+    except (protobuf.Broken, Undecodable) as error:
+        raise _refused(kind, str(error)) from error
 
 
 def canonical(
@@ -82,8 +99,30 @@ def plain(of: type[Object], data: dict[str, Any]) -> tuple[Any, list[str]]:
     return obj, [f'unknown field "{path}"' for path in found or ()]
 
 
-def read(body: bytes, content_type: str) -> tuple[Any, list[str]]:
-    """A body as plain data, and its duplicate fields. Raises Malformed or UnsupportedMediaType."""
+def options(of: type[Object], body: bytes, content_type: str) -> Any:
+    """The options that a body holds, whatever group's they say they are. Raises BadRequest."""
+    try:
+        if protobuf.is_protobuf(content_type):
+            envelope = protobuf.open_body(body)
+            _check_options(of, envelope.kind)
+            return plain(of, protobuf.read(of, envelope.data))[0]
+        data, _ = read(body, content_type)
+        if not isinstance(data, dict):
+            raise BadRequest(f"the body of the request must be {of.__name__}")
+        data.pop("apiVersion", None)
+        _check_options(of, data.pop("kind", None))
+        return plain(of, data)[0]
+    except (Malformed, protobuf.Broken, Undecodable) as error:
+        raise BadRequest(str(error)) from error
+
+
+def _check_options(of: type[Object], kind: Any) -> None:
+    if kind and kind != of.__name__:
+        raise BadRequest(f'decoded object cannot be converted to {of.__name__}: kind "{kind}"')
+
+
+def read(body: bytes, content_type: str, *, accepted: tuple[str, ...] = ACCEPTED) -> tuple[Any, list[str]]:
+    """A body of text as plain data, and its duplicate fields. Raises Malformed or UnsupportedMediaType."""
     name = content_type.partition(";")[0].strip().lower()
     if name in ("", JSON):
         document, duplicates = parse_json(body)
@@ -92,24 +131,28 @@ def read(body: bytes, content_type: str) -> tuple[Any, list[str]]:
         document, duplicates = parse_yaml(body)
         words = "yaml: unmarshal errors:\n  " + "\n  ".join(duplicates)
         return document, [words] if duplicates else []
-    # Protobuf bodies are decoded by number before they get here; until then they are refused like any other.
-    listed = ", ".join(a for a in ACCEPTED if a != PROTOBUF)
     raise UnsupportedMediaType(
-        f"the body of the request was in an unknown format - accepted media types include: {listed}"
+        "the body of the request was in an unknown format - "
+        f"accepted media types include: {', '.join(accepted)}"
     )
 
 
 def _document(kind: Kind, body: bytes, content_type: str) -> tuple[dict[str, Any], list[str]]:
+    # The fields of a custom resource have no numbers.
+    accepted = TEXTS if kind.type is None else ACCEPTED
     try:
-        document, findings = read(body, content_type)
+        document, findings = read(body, content_type, accepted=accepted)
         if not isinstance(document, dict):
             raise Malformed(f"json: cannot unmarshal {_word_for(document)} into Go value of type v1.TypeMeta")
     except Malformed as error:
-        raise BadRequest(
-            f"the object provided is unrecognized (must be of type {kind.kind}): "
-            f"couldn't get version/kind; json parse error: {error} ({_summary(body)})"
-        ) from error
+        raise _unrecognized(kind, f"couldn't get version/kind; json parse error: {error}", body) from error
     return document, findings
+
+
+def _unrecognized(kind: Kind, why: str, body: bytes) -> BadRequest:
+    return BadRequest(
+        f"the object provided is unrecognized (must be of type {kind.kind}): {why} ({_summary(body)})"
+    )
 
 
 def _word_for(value: Any) -> str:

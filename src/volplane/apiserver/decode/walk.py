@@ -166,9 +166,19 @@ def _zero(item: Field) -> Callable[[], Any] | None:
     """What a null element means."""
     if item.format == "quantity":
         return lambda: "0"
-    return {"string": str, "integer": int, "number": float, "boolean": bool, "object": dict, "map": dict}.get(
-        item.shape
-    )
+    return _ZEROS.get(item.shape)
+
+
+_ZEROS: dict[str, Callable[[], Any]] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "bytes": str,  # base64 of nothing
+    "object": dict,
+    "map": dict,
+    "list": list,
+}
 
 
 def _integer(owner: str, name: str) -> Fix:

@@ -29,6 +29,7 @@ async def patch(
     *,
     validation: str = "Warn",
 ) -> Written:
+    patches.media_type(entry.kind, content_type)  # refused before anything is looked up
     warnings: list[str] = []
 
     async def changed(old: Any, record: Record) -> Any:

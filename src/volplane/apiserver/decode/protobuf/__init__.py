@@ -1,0 +1,78 @@
+"""Protobuf bodies as plain data: what Go clients send by default.
+
+A body is a magic prefix and an envelope that says what is inside. Read by number, it becomes the same dicts
+that JSON would have given, and goes on from there; answers stay JSON. What cannot be read is `Broken`, with
+the words of Go's reader, and never anything else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.api.object import Object
+from volplane.apiserver.decode.protobuf.messages import message
+from volplane.apiserver.decode.protobuf.values import members, text
+from volplane.apiserver.decode.protobuf.wire import Broken
+
+__all__ = ["MEDIA_TYPE", "Broken", "Envelope", "is_protobuf", "open_body", "read"]
+
+MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
+MAGIC = b"k8s\x00"
+
+
+class Envelope(Struct, frozen=True):
+    api_version: str
+    kind: str
+    data: bytes
+
+
+def is_protobuf(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == MEDIA_TYPE
+
+
+def open_body(body: bytes) -> Envelope:
+    """What a body says it is, and the bytes of the object. Raises Broken."""
+    if not body:
+        raise Broken("empty data")
+    if not body.startswith(MAGIC):
+        told = "provided data does not appear to be a protobuf message"
+        raise Broken(f"{told}, expected prefix {_numbers(MAGIC)}")
+    if len(body) == len(MAGIC):
+        raise Broken("empty body")
+    try:
+        return _envelope(body)
+    except IndexError as error:
+        raise Broken("unexpected EOF") from error
+
+
+def _numbers(data: bytes) -> str:
+    return f"[{' '.join(map(str, data))}]"
+
+
+def _envelope(body: bytes) -> Envelope:
+    version = kind = ""
+    data = b""
+    for tag, start, stop in members(body, len(MAGIC), len(body)):
+        if tag == 0x0A:
+            for inner, begin, end in members(body, start, stop):
+                if inner == 0x0A:
+                    version = text(body, begin, end)
+                elif inner == 0x12:
+                    kind = text(body, begin, end)
+        elif tag == 0x12:
+            data = body[start:stop]
+    return Envelope(version, kind, data)
+
+
+def read(of: type[Object], data: bytes) -> dict[str, Any]:
+    """The object in an envelope. Raises Broken."""
+    out: dict[str, Any] = {}
+    try:
+        message(of)(data, 0, len(data), out)
+    except IndexError as error:
+        raise Broken("unexpected EOF") from error
+    except RecursionError as error:
+        raise Broken("exceeded max depth") from error
+    return out

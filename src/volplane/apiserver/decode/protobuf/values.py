@@ -1,0 +1,157 @@
+"""Values that are messages in protobuf and something simpler in JSON: times, amounts, raw JSON.
+
+Each reader takes the bytes of its message and answers the JSON value, or None for a zero that JSON leaves
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from volplane.apiserver.decode.protobuf.wire import Broken, signed, skip, span, varint
+
+Reader = Callable[[bytes, int, int], Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_json = msgspec.json.Decoder()
+
+
+def text(data: bytes, at: int, end: int) -> str:
+    part = data[at:end]
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        return part.decode(errors="replace")  # as Go's JSON would write it
+
+
+def raw(data: bytes, at: int, end: int) -> bytes:
+    return data[at:end]
+
+
+def members(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of a small message as (tag, begin, end); for a varint begin is its value."""
+    while at < end:
+        tag, at = varint(data, at)
+        if tag & 7 == 2:
+            start, at = span(data, at, end)
+            yield tag, start, at
+        elif tag & 7 == 0:
+            value, at = varint(data, at)
+            yield tag, value, at
+        elif tag & 7 == 4:
+            raise Broken("proto: wiretype end group for non-group")
+        else:
+            at = skip(data, at, end, tag)
+    if at > end:
+        raise Broken("unexpected EOF")
+
+
+def time(data: bytes, at: int, end: int) -> str | None:
+    """Whole seconds: JSON has no more, and two encodings of one object must not differ."""
+    moment = _moment(data, at, end, exact=False)
+    return None if moment is None else f"{moment.isoformat()}Z"
+
+
+def micro_time(data: bytes, at: int, end: int) -> str | None:
+    moment = _moment(data, at, end, exact=True)
+    return None if moment is None else f"{moment.isoformat(timespec='microseconds')}Z"
+
+
+def _moment(data: bytes, at: int, end: int, *, exact: bool) -> datetime | None:
+    if at == end:
+        return None
+    seconds = nanos = 0
+    for tag, value, _ in members(data, at, end):
+        if tag == 0x08:
+            seconds = signed(value)
+        elif tag == 0x10:
+            nanos = signed(value)
+    micros = int(nanos / 1000) if exact else 0  # towards zero
+    try:
+        return (_EPOCH + timedelta(seconds=seconds, microseconds=micros)).replace(tzinfo=None)
+    except OverflowError as error:
+        raise Broken("Time.MarshalJSON: year outside of range [0,9999]") from error
+
+
+def amount(data: bytes, at: int, end: int) -> str:
+    found = ""
+    for tag, start, stop in members(data, at, end):
+        if tag == 0x0A:
+            found = text(data, start, stop)
+    return found or "0"
+
+
+def int_or_string(data: bytes, at: int, end: int) -> int | str:
+    kind, number, word = 0, 0, ""
+    for tag, start, stop in members(data, at, end):
+        if tag == 0x08:
+            kind = start
+        elif tag == 0x10:
+            number = signed(start)
+        elif tag == 0x1A:
+            word = text(data, start, stop)
+    if kind > 1:
+        raise Broken("impossible IntOrString.Type")
+    return word if kind else number
+
+
+def embedded(data: bytes, at: int, end: int) -> Any:
+    """JSON inside protobuf: field sets, parameters, defaults of schemas."""
+    found = b""
+    for tag, start, stop in members(data, at, end):
+        if tag == 0x0A:
+            found = data[start:stop]
+    if not found:
+        return None
+    try:
+        return _json.decode(found)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Broken(str(error)) from error
+
+
+def words(data: bytes, at: int, end: int) -> list[str]:
+    """A list that stands where protobuf allows none, inside a map: `{items=1*}`."""
+    return [text(data, start, stop) for tag, start, stop in members(data, at, end) if tag == 0x0A]
+
+
+def schema_or_list(schema: Reader) -> Reader:
+    def read(data: bytes, at: int, end: int) -> Any:
+        one, many = None, []
+        for tag, start, stop in members(data, at, end):
+            if tag == 0x0A:
+                one = schema(data, start, stop)
+            elif tag == 0x12:
+                many.append(schema(data, start, stop))
+        return many or one
+
+    return read
+
+
+def schema_or_bool(schema: Reader) -> Reader:
+    def read(data: bytes, at: int, end: int) -> Any:
+        allows, found = False, None
+        for tag, start, stop in members(data, at, end):
+            if tag == 0x08:
+                allows = bool(start)
+            elif tag == 0x12:
+                found = schema(data, start, stop)
+        return allows if found is None else found
+
+    return read
+
+
+def schema_or_names(schema: Reader) -> Reader:
+    def read(data: bytes, at: int, end: int) -> Any:
+        found, names = None, []
+        for tag, start, stop in members(data, at, end):
+            if tag == 0x0A:
+                found = schema(data, start, stop)
+            elif tag == 0x12:
+                names.append(text(data, start, stop))
+        return names or found
+
+    return read

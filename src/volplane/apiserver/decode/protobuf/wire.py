@@ -1,0 +1,75 @@
+"""The bytes of protobuf: varints, lengths, and how to step over what nobody knows.
+
+Positions run over the whole body, so a length is checked against the end of its message and reading past the
+body is an IndexError; whoever starts the reading turns that into `Broken` as well.
+"""
+
+from __future__ import annotations
+
+VARINT, FIXED64, LENGTH, GROUP, END_GROUP, FIXED32 = range(6)
+SIGN = 1 << 63
+MASK = (1 << 64) - 1
+
+
+class Broken(ValueError):
+    """Bytes that are no message of the type they claim to be."""
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned number of up to 64 bits, and where the next thing begins."""
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & MASK, at + 1
+        shift += 7
+        if shift >= 70:
+            raise Broken("proto: integer overflow")
+
+
+def signed(value: int) -> int:
+    """Negative numbers have all 64 bits on the wire, whatever their type."""
+    return value - (MASK + 1) if value >= SIGN else value
+
+
+def span(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Where a thing with a length begins and ends."""
+    size, at = varint(data, at)
+    if size >= SIGN:
+        raise Broken("proto: negative length found during unmarshaling")
+    if at + size > end:
+        raise Broken("unexpected EOF")
+    return at, at + size
+
+
+def skip(data: bytes, at: int, end: int, tag: int) -> int:
+    """The position behind the value of a tag that has been read; groups may hold groups."""
+    depth = 0
+    while True:
+        kind = tag & 7
+        if kind == VARINT:
+            _, at = varint(data, at)
+        elif kind == FIXED64:
+            at += 8
+        elif kind == LENGTH:
+            _, at = span(data, at, end)
+        elif kind == GROUP:
+            depth += 1
+        elif kind == END_GROUP:
+            if depth == 0:
+                raise Broken("proto: unexpected end of group")
+            depth -= 1
+        elif kind == FIXED32:
+            at += 4
+        else:
+            raise Broken(f"proto: illegal wireType {kind}")
+        if at > end:
+            raise Broken("unexpected EOF")
+        if depth == 0:
+            return at
+        tag, at = varint(data, at)

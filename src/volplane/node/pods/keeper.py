@@ -15,7 +15,7 @@ from volplane.api.core import Pod
 from volplane.client.client import Client
 from volplane.node.containers.base import ContainerError
 from volplane.node.pods.runtimes import parts
-from volplane.node.pods.worker import DEFAULT_GRACE, Leave, PodWorker, Shared
+from volplane.node.pods.worker import FORCED_GRACE, Leave, PodWorker, Shared
 from volplane.node.reconstruct import log_directories, pod_directories, remove_pod_directory
 
 log = logging.getLogger(__name__)
@@ -82,8 +82,7 @@ class Pods:
         """The API has no such pod any more: whatever is left of it here goes."""
         worker = self.workers.get(pod.uid)
         if worker is not None:
-            worker.update(pod)
-            worker.leave()
+            worker.vanish()
             if pod.uid not in self._tasks:
                 del self.workers[pod.uid]
 
@@ -106,7 +105,7 @@ class Pods:
         runtimes, volumes = self.shared.kit.runtimes, self.shared.volumes
         for state in await runtimes.of_pod(uid):
             try:
-                await runtimes.stop(state.id, DEFAULT_GRACE)
+                await runtimes.stop(state.id, FORCED_GRACE)
                 await runtimes.remove(state.id)
             except ContainerError as error:
                 log.warning("container %s: %s", state.id, error)

@@ -32,6 +32,7 @@ from volplane.rules import pods as rules
 log = logging.getLogger(__name__)
 
 DEFAULT_GRACE = 30.0
+FORCED_GRACE = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FLUSH = 5.0
 TOO_LONG = "Pod was active on the node longer than the specified deadline"
@@ -62,6 +63,7 @@ class PodWorker:
         self._leaving = asyncio.Event()
         self._volumes_ready = asyncio.Event()
         self._ended = False
+        self._forced = False
         self._deadline = 0.0  # of the stop that is under way
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
@@ -94,6 +96,12 @@ class PodWorker:
             self._leave = how
             self._leaving.set()
 
+    def vanish(self) -> None:
+        """The API has forgotten the pod, so that somebody has used force: nobody waits for a gentle end."""
+        self._forced = True
+        self.leave()
+        self._hurry()
+
     def _hurry(self) -> None:
         """A second delete may have shortened the grace of a stop that is under way."""
         if self._tasks is not None and self._deadline > clock.now() + self.grace:
@@ -102,6 +110,8 @@ class PodWorker:
 
     @property
     def grace(self) -> float:
+        if self._forced:
+            return FORCED_GRACE
         asked = self.pod.metadata.deletion_grace_period_seconds
         if asked is None:
             asked = self.pod.spec.termination_grace_period_seconds

@@ -629,9 +629,15 @@ def test_a_selector_never_changes() -> None:
 def test_claims_of_a_stateful_set_can_be_mounted() -> None:
     mounts = c(volumeMounts=[{"name": "data", "mountPath": "/d"}])
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [mounts]}}
-    claims = [{"metadata": {"name": "data"}}]
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = [{"metadata": {"name": "data"}, "spec": spec}]
     made = workload(StatefulSet, template=template, volumeClaimTemplates=claims)
     assert problems(made) == []
+    bare = workload(StatefulSet, template=template, volumeClaimTemplates=[{"metadata": {"name": "data"}}])
+    assert problems(bare) == [
+        "spec.volumeClaimTemplates[0].spec.accessModes: Required value: at least 1 access mode is required",
+        "spec.volumeClaimTemplates[0].spec.resources[storage]: Required value",
+    ]
     moved = workload(StatefulSet, template=template, volumeClaimTemplates=claims, serviceName="other")
     [found] = problems(moved, made)
     assert found.startswith("spec: Forbidden: updates to statefulset spec for fields other than 'replicas'")

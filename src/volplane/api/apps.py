@@ -189,4 +189,5 @@ class DaemonSet(Resource):
 
 class ControllerRevision(Resource):
     data: Any = None
-    revision: int = kept(factory=int)
+    # Not `revision`: that is how new an object is, for every kind alike.
+    number: int = kept(factory=int, name="revision")

@@ -171,5 +171,6 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
 _NAMES: Mapping[str, Callable[[str, bool], list[str]]] = {
     "namespaces": naming.label,
     "services": naming.label,
+    "statefulsets.apps": naming.label,  # it becomes the pods' host names
     **{f"{plural}.rbac.authorization.k8s.io": naming.path_segment for plural in _RBAC},
 }

@@ -23,7 +23,6 @@ _NOT_YET = frozenset(
         "resourcequotas",
         "rolebindings",
         "roles",
-        "statefulsets",
     }
 )
 _GROUPS_NOT_YET = frozenset({"events.k8s.io", "resource.k8s.io"})

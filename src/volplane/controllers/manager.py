@@ -55,6 +55,7 @@ CONTROLLERS: Mapping[str, Entry] = {
     "deployment-controller": Entry("volplane.controllers.deployment.controller:Deployments"),
     "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),
     "daemonset-controller": Entry("volplane.controllers.daemonset.controller:DaemonSets"),
+    "statefulset-controller": Entry("volplane.controllers.statefulset.controller:StatefulSets"),
     "garbage-collector-controller": Entry("volplane.controllers.garbage.controller:Garbage"),
     "namespace-controller": Entry("volplane.controllers.namespace.controller:Namespaces"),
     "serviceaccount-controller": Entry(

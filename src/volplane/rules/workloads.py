@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 
 from msgspec import structs
 
@@ -45,6 +47,11 @@ def controller_uids(obj: Resource) -> list[str]:
     return [reference.uid] if reference else []
 
 
+def orphan_namespaces(obj: Resource) -> list[str]:
+    """An index function: where objects stand that nobody controls, for those who may adopt them."""
+    return [] if controller_of(obj) else [obj.namespace]
+
+
 def is_active(pod: Pod) -> bool:
     """Counts towards the wanted number: neither finished nor on its way out."""
     return not has_ended(pod) and not pod.is_deleting
@@ -60,6 +67,18 @@ def ready_since(pod: Pod) -> str:
         (c.last_transition_time for c in pod.status.conditions if c.type == "Ready" and c.status == "True"),
         "",
     )
+
+
+def available_in(pod: Pod, min_ready_seconds: int, now: datetime) -> float:
+    """Seconds until the pod has been Ready for long enough: 0 when it has, infinite while it is not Ready."""
+    if not is_ready(pod):
+        return math.inf
+    if not min_ready_seconds:
+        return 0.0
+    since = ready_since(pod)
+    if not since:
+        return math.inf
+    return max(min_ready_seconds - (now - datetime.fromisoformat(since)).total_seconds(), 0.0)
 
 
 def template_hash(template: PodTemplateSpec, collisions: int = 0) -> str:

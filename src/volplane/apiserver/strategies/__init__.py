@@ -21,12 +21,12 @@ from volplane.apiserver.strategies.nodes import NodeStrategy
 from volplane.apiserver.strategies.pods import PodStrategy
 from volplane.apiserver.strategies.priorities import PriorityClassStrategy, RuntimeClassStrategy
 from volplane.apiserver.strategies.services import ServiceStrategy
+from volplane.apiserver.strategies.stateful import RevisionRules, StatefulSetRules
 from volplane.apiserver.strategies.volumes import VolumeStrategy
 from volplane.apiserver.strategies.workloads import (
     DaemonSetRules,
     DeploymentRules,
     ReplicaSetRules,
-    StatefulSetRules,
 )
 from volplane.apiserver.strategy import AnyStrategy, Strategy
 
@@ -53,6 +53,7 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "replicasets.apps": ReplicaSetRules,
     "daemonsets.apps": DaemonSetRules,
     "statefulsets.apps": StatefulSetRules,
+    "controllerrevisions.apps": RevisionRules,
 }
 
 

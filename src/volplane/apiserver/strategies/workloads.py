@@ -1,4 +1,4 @@
-"""Deployments, replica, daemon and stateful sets: defaults, selectors that match, templates that can run."""
+"""Deployments, replica and daemon sets: defaults, selectors that match, templates that can run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from volplane.api.apps import (
     ReplicaSet,
     RollingUpdateDaemonSet,
     RollingUpdateDeployment,
-    RollingUpdateStatefulSetStrategy,
-    StatefulSet,
-    StatefulSetPersistentVolumeClaimRetentionPolicy,
 )
-from volplane.api.core import EmptyDirVolumeSource, PersistentVolumeClaim, PodTemplateSpec, Volume
+from volplane.api.core import PodTemplateSpec
 from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import BadSelector, Labels
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.edit import changed, each, filled
+from volplane.apiserver.strategies.edit import changed, filled
 from volplane.apiserver.strategies.pods import defaults, spec
 from volplane.apiserver.strategy import Call, Strategy
 
@@ -49,8 +46,8 @@ class DeploymentRules(Strategy[Deployment]):
     def validate_create(self, call: Call, obj: Deployment) -> list[Cause]:
         given = obj.spec
         wrong = checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += _selector("deployment", given.selector)
-        wrong += _template("ReplicaSet", given.template, given.selector)
+        wrong += wrong_selector("deployment", given.selector)
+        wrong += wrong_template("ReplicaSet", given.template, given.selector)
         wrong += _deployment_strategy("spec.strategy", given.strategy)
         wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
         wrong += checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
@@ -80,8 +77,8 @@ class ReplicaSetRules(Strategy[ReplicaSet]):
         given = obj.spec
         wrong = checks.not_negative("spec.replicas", given.replicas or 0)
         wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += _selector("deployment", given.selector)
-        return wrong + _template("ReplicaSet", given.template, given.selector)
+        wrong += wrong_selector("deployment", given.selector)
+        return wrong + wrong_template("ReplicaSet", given.template, given.selector)
 
     def validate_update(self, call: Call, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
         wrong = self.validate_create(call, new)
@@ -111,7 +108,7 @@ class DaemonSetRules(Strategy[DaemonSet]):
         if given.selector is not None and _is_empty(given.selector):
             told = "empty selector is invalid for daemonset"
             wrong.append(invalid("spec.selector", checks.shown(given.selector), told))
-        wrong += _template("DaemonSet", given.template, given.selector)
+        wrong += wrong_template("DaemonSet", given.template, given.selector)
         wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
         wrong += _daemon_strategy("spec.updateStrategy", given.update_strategy)
         return wrong + checks.not_negative("spec.revisionHistoryLimit", given.revision_history_limit or 0)
@@ -119,84 +116,6 @@ class DaemonSetRules(Strategy[DaemonSet]):
     def validate_update(self, call: Call, old: DaemonSet, new: DaemonSet) -> list[Cause]:
         wrong = self.validate_create(call, new)
         return wrong + checks.same("spec.selector", new.spec.selector, old.spec.selector)
-
-
-class StatefulSetRules(Strategy[StatefulSet]):
-    def defaults(self, obj: StatefulSet) -> StatefulSet:
-        made = filled(
-            obj.spec,
-            replicas=1,
-            revision_history_limit=HISTORY,
-            pod_management_policy="OrderedReady",
-            persistent_volume_claim_retention_policy=StatefulSetPersistentVolumeClaimRetentionPolicy(),
-        )
-        update = made.update_strategy
-        if not update.type:
-            update = changed(
-                filled(update, rolling_update=RollingUpdateStatefulSetStrategy()), type="RollingUpdate"
-            )
-        if update.type == "RollingUpdate" and update.rolling_update is not None:
-            update = changed(update, rolling_update=filled(update.rolling_update, partition=0))
-        policy = made.persistent_volume_claim_retention_policy
-        assert policy is not None
-        made = changed(
-            made,
-            template=defaults.template(made.template),
-            update_strategy=update,
-            volume_claim_templates=each(made.volume_claim_templates, _claim_template),
-            persistent_volume_claim_retention_policy=filled(
-                policy, when_deleted="Retain", when_scaled="Retain"
-            ),
-        )
-        return changed(obj, spec=made)
-
-    def validate_create(self, call: Call, obj: StatefulSet) -> list[Cause]:
-        given = obj.spec
-        wrong = checks.one_of(
-            "spec.podManagementPolicy", given.pod_management_policy, ("OrderedReady", "Parallel")
-        )
-        wrong += checks.not_negative("spec.replicas", given.replicas or 0)
-        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
-        wrong += _selector("statefulset", given.selector)
-        return wrong + _template("StatefulSet", _with_claims(given), given.selector)
-
-    def validate_update(self, call: Call, old: StatefulSet, new: StatefulSet) -> list[Cause]:
-        wrong = self.validate_create(call, new)
-        mutable = (
-            "replicas",
-            "ordinals",
-            "template",
-            "update_strategy",
-            "revision_history_limit",
-            "persistent_volume_claim_retention_policy",
-            "min_ready_seconds",
-        )
-        put_back = changed(new.spec, **{name: getattr(old.spec, name) for name in mutable})
-        if put_back != old.spec:
-            told = (
-                "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "
-                "'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and "
-                "'minReadySeconds' are forbidden"
-            )
-            wrong.append(forbidden("spec", told))
-        return wrong
-
-
-def _claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    spec = filled(claim.spec, volume_mode="Filesystem")
-    return changed(claim, spec=spec, status=filled(claim.status, phase="Pending"))
-
-
-def _with_claims(given: Any) -> PodTemplateSpec:
-    """The template with a volume per claim: containers mount them by the claims' names."""
-    template: PodTemplateSpec = given.template
-    held = {volume.name for volume in template.spec.volumes}
-    added = tuple(
-        Volume(name=claim.name, empty_dir=EmptyDirVolumeSource())
-        for claim in given.volume_claim_templates
-        if claim.name not in held
-    )
-    return changed(template, spec=changed(template.spec, volumes=(*template.spec.volumes, *added)))
 
 
 # Shared
@@ -216,7 +135,7 @@ def _is_empty(selector: LabelSelector) -> bool:
     return not selector.match_labels and not selector.match_expressions
 
 
-def _selector(word: str, selector: LabelSelector | None) -> list[Cause]:
+def wrong_selector(word: str, selector: LabelSelector | None) -> list[Cause]:
     if selector is None:
         return [required("spec.selector")]
     wrong = checks.label_selector("spec.selector", selector)
@@ -226,7 +145,7 @@ def _selector(word: str, selector: LabelSelector | None) -> list[Cause]:
     return wrong
 
 
-def _template(word: str, template: PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
+def wrong_template(word: str, template: PodTemplateSpec, selector: LabelSelector | None) -> list[Cause]:
     path = "spec.template"
     wrong: list[Cause] = []
     if selector is not None and not _is_empty(selector) and not _matches(selector, template):
@@ -259,13 +178,13 @@ def _deployment_strategy(path: str, strategy: DeploymentStrategy) -> list[Cause]
     if rolling is None:
         return [required(f"{path}.rollingUpdate", "this should be defaulted and never be nil")]
     here = f"{path}.rollingUpdate"
-    wrong = _share(f"{here}.maxUnavailable", rolling.max_unavailable) + _share(
+    wrong = wrong_share(f"{here}.maxUnavailable", rolling.max_unavailable) + wrong_share(
         f"{here}.maxSurge", rolling.max_surge
     )
     if _number(rolling.max_unavailable) == 0 and _number(rolling.max_surge) == 0:
         told = "may not be 0 when `maxSurge` is 0"
         wrong.append(invalid(f"{here}.maxUnavailable", rolling.max_unavailable, told))
-    return wrong + _not_over_100(f"{here}.maxUnavailable", rolling.max_unavailable)
+    return wrong + over_100(f"{here}.maxUnavailable", rolling.max_unavailable)
 
 
 def _daemon_strategy(path: str, strategy: DaemonSetUpdateStrategy) -> list[Cause]:
@@ -279,7 +198,7 @@ def _daemon_strategy(path: str, strategy: DaemonSetUpdateStrategy) -> list[Cause
     here = f"{path}.rollingUpdate"
     wrong: list[Cause] = []
     for name, value in (("maxUnavailable", rolling.max_unavailable), ("maxSurge", rolling.max_surge)):
-        wrong += _share(f"{here}.{name}", value) + _not_over_100(f"{here}.{name}", value)
+        wrong += wrong_share(f"{here}.{name}", value) + over_100(f"{here}.{name}", value)
     down, extra = _number(rolling.max_unavailable), _number(rolling.max_surge)
     if down and extra:
         told = "may not be set when maxUnavailable is non-zero"
@@ -289,7 +208,7 @@ def _daemon_strategy(path: str, strategy: DaemonSetUpdateStrategy) -> list[Cause
     return wrong
 
 
-def _share(path: str, value: int | str | None) -> list[Cause]:
+def wrong_share(path: str, value: int | str | None) -> list[Cause]:
     """A number of pods or a percentage of them."""
     if isinstance(value, str):
         return [] if _PERCENT.fullmatch(value) else [invalid(path, value, _PERCENT_WORDS)]
@@ -302,7 +221,7 @@ def _number(value: int | str | None) -> int:
     return value or 0
 
 
-def _not_over_100(path: str, value: int | str | None) -> list[Cause]:
+def over_100(path: str, value: int | str | None) -> list[Cause]:
     if not isinstance(value, str) or _number(value) <= 100:
         return []
     return [invalid(path, value, "must not be greater than 100%")]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
 from volplane.api import kinds
-from volplane.api.apps import ControllerRevision, DaemonSet, Deployment, ReplicaSet
+from volplane.api.apps import ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet
 from volplane.api.core import (
     ConfigMap,
     Endpoints,
@@ -38,8 +38,8 @@ from volplane.loops.controller import Controller
 log = logging.getLogger(__name__)
 
 FOLLOWED: tuple[type[Resource], ...] = (
-    Deployment, ReplicaSet, DaemonSet, ControllerRevision, Pod, PersistentVolumeClaim, Node, CSINode,
-    CSIStorageCapacity, ConfigMap, Secret, Service, ServiceAccount, Endpoints,
+    Deployment, ReplicaSet, DaemonSet, StatefulSet, ControllerRevision, Pod, PersistentVolumeClaim, Node,
+    CSINode, CSIStorageCapacity, ConfigMap, Secret, Service, ServiceAccount, Endpoints,
 )  # fmt: skip
 
 Key = tuple[type[Resource], str]  # a kind and `namespace/name`

@@ -1,0 +1,1 @@
+"""StatefulSet: pods with names, an order, and volumes that stay theirs."""

@@ -1,0 +1,155 @@
+"""Who a pod of a set is: its ordinal, its name, its labels, its claims, and who owns those claims.
+
+A claim outlives its pod and comes back with it. The retention policy is told in owner references alone, so
+that deleting is left to garbage collection: a claim that shall go with the set belongs to the set, one that
+shall go with a pod given up by scaling down belongs to that pod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from volplane.api import kinds
+from volplane.api.apps import StatefulSet
+from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume
+from volplane.api.meta import LabelSelector, OwnerReference, Resource
+from volplane.controllers.statefulset.revisions import POD_LABEL, Revision
+from volplane.rules.workloads import owner_reference, pod_of
+
+NAME_LABEL = "statefulset.kubernetes.io/pod-name"
+INDEX_LABEL = "apps.kubernetes.io/pod-index"
+_NUMBERED = re.compile(r"(.*)-([0-9]+)")
+_LARGEST = (1 << 31) - 1
+
+
+def parse(name: str) -> tuple[str, int]:
+    """The set and the ordinal that a pod's name tells; -1 where it tells none."""
+    match = _NUMBERED.fullmatch(name)
+    if match is None or int(match[2]) > _LARGEST:
+        return "", -1
+    return match[1], int(match[2])
+
+
+def start(wanted: StatefulSet) -> int:
+    return wanted.spec.ordinals.start if wanted.spec.ordinals else 0
+
+
+def replicas(wanted: StatefulSet) -> int:
+    return 1 if wanted.spec.replicas is None else wanted.spec.replicas
+
+
+def ordinals(wanted: StatefulSet) -> range:
+    return range(start(wanted), start(wanted) + replicas(wanted))
+
+
+def new_pod(wanted: StatefulSet, revision: Revision, ordinal: int) -> Pod:
+    name = f"{wanted.name}-{ordinal}"
+    labels = {NAME_LABEL: name, INDEX_LABEL: str(ordinal), POD_LABEL: revision.name}
+    pod = pod_of(revision.template, wanted, name=name, labels=labels)
+    mounted = tuple(
+        _volume(template.name, wanted, ordinal) for template in wanted.spec.volume_claim_templates
+    )
+    taken = {volume.name for volume in mounted}
+    spec = structs.replace(
+        pod.spec,
+        hostname=name,
+        subdomain=wanted.spec.service_name,
+        volumes=(*mounted, *(v for v in pod.spec.volumes if v.name not in taken)),
+    )
+    return structs.replace(pod, spec=spec)
+
+
+def missing_labels(pod: Pod) -> dict[str, str]:
+    """An adopted pod may lack what tells it apart from its siblings."""
+    _, ordinal = parse(pod.name)
+    if pod.metadata.labels.get(NAME_LABEL) == pod.name:
+        return {}
+    return {NAME_LABEL: pod.name, INDEX_LABEL: str(ordinal)}
+
+
+def _volume(template: str, wanted: StatefulSet, ordinal: int) -> Volume:
+    source = PersistentVolumeClaimVolumeSource(claim_name=claim_name(template, wanted, ordinal))
+    return Volume(name=template, persistent_volume_claim=source)
+
+
+# Claims
+
+
+def claim_name(template: str, wanted: StatefulSet, ordinal: int) -> str:
+    return f"{template}-{wanted.name}-{ordinal}"
+
+
+def claims_of(wanted: StatefulSet, ordinal: int) -> Iterator[PersistentVolumeClaim]:
+    """The claims of an ordinal as they are made: the templates' labels, and those that select the pods."""
+    selector = wanted.spec.selector or LabelSelector()
+    owners = (owner_reference(wanted),) if _follows_set(wanted, given_up=False) else ()
+    for template in wanted.spec.volume_claim_templates:
+        metadata = structs.replace(
+            template.metadata,
+            name=claim_name(template.name, wanted, ordinal),
+            namespace=wanted.namespace,
+            labels={**template.metadata.labels, **selector.match_labels},
+            owner_references=owners,
+        )
+        yield structs.replace(template, metadata=metadata)
+
+
+def _follows_set(wanted: StatefulSet, *, given_up: bool) -> bool:
+    policy = wanted.spec.persistent_volume_claim_retention_policy
+    if policy is None or policy.when_deleted != "Delete":
+        return False
+    return not (given_up and policy.when_scaled == "Delete")
+
+
+def _follows_pod(wanted: StatefulSet, *, given_up: bool) -> bool:
+    policy = wanted.spec.persistent_volume_claim_retention_policy
+    return policy is not None and policy.when_scaled == "Delete" and given_up
+
+
+def is_stale(claim: PersistentVolumeClaim, wanted: StatefulSet, pod: Pod) -> bool:
+    """The claim goes with an earlier pod of this name; a new pod must not lean on it."""
+    policy = wanted.spec.persistent_volume_claim_retention_policy
+    return policy is not None and policy.when_scaled == "Delete" and _names_another(claim, pod)
+
+
+def has_rival(claim: PersistentVolumeClaim, wanted: StatefulSet, pod: Pod) -> bool:
+    """Somebody else controls the claim, which the policy then leaves alone."""
+    policy = wanted.spec.persistent_volume_claim_retention_policy
+    if policy is None or "Delete" not in (policy.when_deleted, policy.when_scaled):
+        return False
+    ours = {wanted.uid, pod.uid}
+    foreign = any(r.controller and r.uid not in ours for r in claim.metadata.owner_references)
+    return foreign or _names_another(claim, wanted) or _names_another(claim, pod)
+
+
+def owners(
+    claim: PersistentVolumeClaim, wanted: StatefulSet, pod: Pod, *, given_up: bool
+) -> tuple[OwnerReference, ...]:
+    """The owner references that the claim ought to have."""
+    held = claim.metadata.owner_references
+    if _names_another(claim, wanted) or _names_another(claim, pod):
+        return held  # left over from namesakes: garbage collection knows what to do with it
+    others = tuple(r for r in held if not _is_of(r, wanted) and not _is_of(r, pod))
+    if has_rival(claim, wanted, pod):
+        return others
+    mine: tuple[Resource, ...] = ()
+    if _follows_set(wanted, given_up=given_up):
+        mine = (wanted,)
+    elif _follows_pod(wanted, given_up=given_up):
+        mine = (pod,)
+    ought = (*others, *(owner_reference(owner) for owner in mine))
+    return held if set(held) == set(ought) else ought
+
+
+def _is_of(reference: OwnerReference, owner: Resource) -> bool:
+    """Points at an object of this kind and name, whichever uid it has."""
+    kind = kinds.of(type(owner))
+    told = (reference.api_version, reference.kind, reference.name)
+    return told == (kind.api_version, kind.kind, owner.name)
+
+
+def _names_another(claim: PersistentVolumeClaim, owner: Resource) -> bool:
+    return any(_is_of(r, owner) and r.uid != owner.uid for r in claim.metadata.owner_references)

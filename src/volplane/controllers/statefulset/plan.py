@@ -1,0 +1,320 @@
+"""Which pods of a set are made, given up or replaced next.
+
+In order (OrderedReady) the set does one thing at a time: a pod is made when all before it are available, and
+given up when all that stay are. At once (Parallel) nothing waits for a sibling, except an update. Scaling
+comes before updating; an update takes the highest ordinal first and stops at the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import datetime
+from math import isfinite
+
+from msgspec import Struct
+
+from volplane.api.apps import ControllerRevision, StatefulSet, StatefulSetStatus
+from volplane.api.core import PersistentVolumeClaim, Pod
+from volplane.api.meta import OwnerReference
+from volplane.api.selectors import Labels
+from volplane.controllers.statefulset import identity
+from volplane.controllers.statefulset.revisions import (
+    POD_LABEL,
+    History,
+    Revision,
+    history,
+    last_known,
+    superfluous,
+)
+from volplane.rules.pods import has_ended
+from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, warning
+from volplane.rules.workloads import available_in, is_ready
+
+
+class View(Struct, frozen=True):
+    """A set and what the caches show around it."""
+
+    wanted: StatefulSet
+    now: datetime
+    pods: Sequence[Pod] = ()  # those it controls
+    revisions: Sequence[ControllerRevision] = ()
+    claims: Mapping[str, PersistentVolumeClaim] = {}  # of the namespace, by name
+    orphans: Sequence[Pod | ControllerRevision] = ()  # of the namespace, controlled by nobody
+
+
+class Adopt(Struct, frozen=True):
+    orphan: Pod | ControllerRevision
+
+
+class Release(Struct, frozen=True):
+    pod: Pod
+
+
+class Record(Struct, frozen=True):
+    revision: ControllerRevision
+
+
+class Renumber(Struct, frozen=True):
+    revision: ControllerRevision
+    number: int
+
+
+class Forget(Struct, frozen=True):
+    revision: ControllerRevision
+
+
+class Create(Struct, frozen=True):
+    pod: Pod
+    claims: tuple[PersistentVolumeClaim, ...] = ()  # made before it
+
+
+class Supply(Struct, frozen=True):
+    """Claims that somebody took away from a pod that still waits for them."""
+
+    pod: Pod
+    claims: tuple[PersistentVolumeClaim, ...]
+
+
+class Own(Struct, frozen=True):
+    claim: PersistentVolumeClaim
+    owners: tuple[OwnerReference, ...]
+
+
+class Label(Struct, frozen=True):
+    pod: Pod
+    labels: Mapping[str, str]
+
+
+class Delete(Struct, frozen=True):
+    pod: Pod
+
+
+class Report(Struct, frozen=True):
+    status: StatefulSetStatus
+
+
+Deed = Create | Supply | Own | Label | Delete
+Step = Adopt | Release | Record | Renumber | Forget | Report | Deed | Wait | Say
+
+
+def plan(view: View) -> Iterator[Step]:
+    wanted, pods = view.wanted, [p for p in view.pods if belongs(view.wanted, p)]
+    if wanted.is_deleting:
+        # Its revisions and pods may be on their way to nobody; what it last knew is what it reports.
+        yield from _report(view, pods, last_known(wanted))
+        return
+    adopted = list(_adopted(view))
+    yield from adopted
+    yield from (Release(p) for p in view.pods if p not in pods and not p.is_deleting)
+    if adopted:
+        return  # they come back in the caches as our own, and everything is judged with them
+    held = history(wanted, view.revisions)
+    if held.create is not None:
+        yield Record(held.create)
+    if held.renumber is not None:
+        yield Renumber(*held.renumber)
+    yield from (Forget(r) for r in superfluous(wanted, held, view.revisions, pods))
+    yield from _report(view, pods, held)
+    yield from _deeds(view, pods, held)
+    yield from _availability(view, pods)
+
+
+def belongs(wanted: StatefulSet, pod: Pod) -> bool:
+    return identity.parse(pod.name)[0] == wanted.name and _selected(wanted, pod)
+
+
+def _selected(wanted: StatefulSet, obj: Pod | ControllerRevision) -> bool:
+    return Labels.of(wanted.spec.selector).matches(obj.metadata.labels)
+
+
+def _adopted(view: View) -> Iterator[Adopt]:
+    for orphan in view.orphans:
+        if orphan.is_deleting:
+            continue
+        if isinstance(orphan, Pod):
+            if belongs(view.wanted, orphan):
+                yield Adopt(orphan)
+        elif _selected(view.wanted, orphan) and orphan.name.startswith(f"{view.wanted.name}-"):
+            yield Adopt(orphan)
+
+
+# Pods
+
+
+def _deeds(view: View, pods: Sequence[Pod], held: History) -> Iterator[Deed | Wait | Say]:
+    wanted = view.wanted
+    ordinals = identity.ordinals(wanted)
+    present = {identity.parse(p.name)[1]: p for p in pods}
+    at_once = wanted.spec.pod_management_policy == "Parallel"
+    complete = True
+    for ordinal in ordinals:
+        halts = yield from _keep(view, ordinal, present.get(ordinal), held, at_once)
+        complete = complete and not halts
+        if halts and not at_once:
+            return
+    surplus = [present[o] for o in sorted(present.keys() - set(ordinals), reverse=True)]
+    for pod in surplus:
+        yield from _owned(view, pod, given_up=True)
+    shrinks = yield from _give_up(view, surplus, at_once)
+    if complete and not shrinks and wanted.spec.update_strategy.type != "OnDelete":
+        yield from _update(view, [present[o] for o in ordinals], held.update)
+
+
+def _keep(
+    view: View, ordinal: int, pod: Pod | None, held: History, at_once: bool
+) -> Generator[Deed | Wait | Say, None, bool]:
+    """One ordinal; the generator's result says whether those after it have to wait."""
+    if pod is None:
+        yield from _make(view, ordinal, held)
+        return True
+    if has_ended(pod):
+        if not pod.is_deleting:
+            yield Delete(pod)  # its successor is made when it is gone
+        return True
+    if pod.status.phase == "Pending" and not pod.is_deleting:
+        missing = tuple(c for c in identity.claims_of(view.wanted, ordinal) if c.name not in view.claims)
+        if missing:
+            yield Supply(pod, missing)
+    if not at_once:
+        why = _not_yet(view, pod)
+        if why:
+            yield Wait(UNTIL_CHANGED, why)
+            return True
+    if labels := identity.missing_labels(pod):
+        yield Label(pod, labels)
+    yield from _owned(view, pod, given_up=False)
+    return False
+
+
+def _not_yet(view: View, pod: Pod) -> str:
+    """Why the pods after this one wait; empty when they need not."""
+    if pod.is_deleting:
+        return f"pod {pod.name} is terminating"
+    if pod.status.phase != "Running" or not is_ready(pod):
+        return f"pod {pod.name} is not running and ready"
+    return "" if _is_available(view, pod) else f"pod {pod.name} is not available yet"
+
+
+def _is_available(view: View, pod: Pod) -> bool:
+    return available_in(pod, view.wanted.spec.min_ready_seconds, view.now) == 0 and not pod.is_deleting
+
+
+def _make(view: View, ordinal: int, held: History) -> Iterator[Create | Own | Wait | Say]:
+    wanted = view.wanted
+    pod = identity.new_pod(wanted, _revision_for(wanted, ordinal, held), ordinal)
+    claims = list(identity.claims_of(wanted, ordinal))
+    present = [view.claims[c.name] for c in claims if c.name in view.claims]
+    for claim in present:
+        if identity.is_stale(claim, wanted, pod):
+            yield Wait(UNTIL_CHANGED, f"claim {claim.name} goes with an earlier pod {pod.name}")
+            return
+        if claim.is_deleting:
+            why = f"pvc {claim.name} is being deleted"
+            yield warning(
+                "FailedCreate", f"Create Pod {pod.name} in StatefulSet {wanted.name} failed error: {why}"
+            )
+            yield Wait(UNTIL_CHANGED, why)
+            return
+    yield from _owned(view, pod, given_up=False)
+    yield Create(pod, tuple(c for c in claims if c.name not in view.claims))
+
+
+def _revision_for(wanted: StatefulSet, ordinal: int, held: History) -> Revision:
+    """Below the partition, a pod that is lost comes back as it was."""
+    rolling = wanted.spec.update_strategy.rolling_update
+    if rolling is not None:
+        keeps = rolling.partition or 0
+    else:
+        keeps = wanted.status.current_replicas if wanted.spec.update_strategy.type == "RollingUpdate" else 0
+    return held.current if ordinal < identity.start(wanted) + keeps else held.update
+
+
+def _owned(view: View, pod: Pod, *, given_up: bool) -> Iterator[Own | Say]:
+    _, ordinal = identity.parse(pod.name)
+    for template in view.wanted.spec.volume_claim_templates:
+        claim = view.claims.get(identity.claim_name(template.name, view.wanted, ordinal))
+        if claim is None:
+            continue
+        ought = identity.owners(claim, view.wanted, pod, given_up=given_up)
+        if ought is claim.metadata.owner_references:
+            continue
+        if identity.has_rival(claim, view.wanted, pod):
+            text = (
+                f"PersistentVolumeClaim {claim.name} has a conflicting OwnerReference that acts as a manging "
+                "controller, the retention policy is ignored for this claim"
+            )
+            yield warning("ConflictingController", text)
+        yield Own(claim, ought)
+
+
+def _give_up(view: View, surplus: Sequence[Pod], at_once: bool) -> Generator[Delete | Wait, None, bool]:
+    """Pods beyond the wanted number, highest first; the result says whether there were any to deal with."""
+    alive = [p for p in surplus if not p.is_deleting]
+    if at_once:
+        yield from (Delete(p) for p in alive)
+        return bool(alive)
+    if not surplus:
+        return False
+    highest = surplus[0]
+    if highest.is_deleting:
+        yield Wait(UNTIL_CHANGED, f"pod {highest.name} is terminating")
+        return True
+    # One that is not available goes only when every other is: two must not be missing at the same time.
+    unavailable = [p for p in reversed(surplus) if not _is_available(view, p)]
+    if highest in unavailable and unavailable[0] is not highest:
+        yield Wait(UNTIL_CHANGED, f"pod {unavailable[0].name} is not available yet")
+        return True
+    yield Delete(highest)
+    return True
+
+
+def _update(view: View, pods: Sequence[Pod], target: Revision) -> Iterator[Delete | Wait]:
+    rolling = view.wanted.spec.update_strategy.rolling_update
+    lowest = (rolling.partition or 0) if rolling else 0
+    for pod in reversed(pods[lowest:]):
+        if pod.metadata.labels.get(POD_LABEL) != target.name and not pod.is_deleting:
+            yield Delete(pod)
+            return
+        if not _is_available(view, pod):
+            yield Wait(UNTIL_CHANGED, f"pod {pod.name} is being updated")
+            return
+
+
+# Status
+
+
+def _report(view: View, pods: Sequence[Pod], held: History) -> Iterator[Report]:
+    status = observed(view, pods, held)
+    if status != view.wanted.status:
+        yield Report(status)
+
+
+def observed(view: View, pods: Sequence[Pod], held: History) -> StatefulSetStatus:
+    wanted, total = view.wanted, identity.replicas(view.wanted)
+    ready = [p for p in pods if p.status.phase == "Running" and is_ready(p)]
+    minimum = wanted.spec.min_ready_seconds
+    available = [p for p in ready if available_in(p, minimum, view.now) == 0]
+    shown = [p.metadata.labels.get(POD_LABEL) for p in pods if not p.is_deleting]
+    current, updated = shown.count(held.current.name), shown.count(held.update.name)
+    done = updated == len(ready) == len(pods) == total
+    rolls = wanted.spec.update_strategy.type == "RollingUpdate"
+    return StatefulSetStatus(
+        observed_generation=wanted.metadata.generation,
+        replicas=len(pods),
+        ready_replicas=len(ready),
+        available_replicas=len(available),
+        current_replicas=updated if done and rolls else current,
+        updated_replicas=updated,
+        current_revision=held.update.name if done and rolls else held.current.name,
+        update_revision=held.update.name,
+        collision_count=wanted.status.collision_count or 0,
+        conditions=wanted.status.conditions,
+    )
+
+
+def _availability(view: View, pods: Sequence[Pod]) -> Iterator[Wait]:
+    """Nothing but time makes a ready pod available."""
+    left = [available_in(p, view.wanted.spec.min_ready_seconds, view.now) for p in pods if not p.is_deleting]
+    coming = [seconds for seconds in left if seconds and isfinite(seconds)]
+    if coming:
+        yield Wait(min(coming), "pods must be ready for minReadySeconds")

@@ -1,0 +1,99 @@
+"""The templates that a set had, each kept as a ControllerRevision.
+
+A revision is told apart by its data, not by its name: going back to an older template gives the old revision
+the newest number, and its pods are current again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, json
+
+from volplane.api import codec
+from volplane.api.apps import ControllerRevision, StatefulSet
+from volplane.api.core import Pod, PodTemplateSpec
+from volplane.api.meta import ObjectMeta
+from volplane.rules.workloads import owner_reference, template_hash
+
+POD_LABEL = "controller-revision-hash"
+HASH_LABEL = "controller.kubernetes.io/hash"
+LONGEST_PREFIX = 223
+
+
+class Revision(Struct, frozen=True):
+    """A template under its revision's name."""
+
+    name: str
+    template: PodTemplateSpec
+
+
+class History(Struct, frozen=True):
+    """Where the set comes from, where it goes to, and what that asks to be written."""
+
+    current: Revision
+    update: Revision
+    create: ControllerRevision | None = None
+    renumber: tuple[ControllerRevision, int] | None = None
+
+
+def history(wanted: StatefulSet, revisions: Iterable[ControllerRevision]) -> History:
+    known = sorted(revisions, key=_order)
+    newest = known[-1].number if known else 0
+    data = data_of(wanted.spec.template)
+    same = [r for r in known if r.data == data]
+    create = None if same else new_revision(wanted, data, newest + 1)
+    held = same[-1] if same else create
+    assert held is not None
+    update = Revision(held.name, wanted.spec.template)
+    before = next((r for r in known if r.name == wanted.status.current_revision), None)
+    return History(
+        current=update
+        if before is None or before.name == held.name
+        else Revision(before.name, _read(before)),
+        update=update,
+        create=create,
+        renumber=(held, newest + 1) if same and held.number < newest else None,
+    )
+
+
+def last_known(wanted: StatefulSet) -> History:
+    """By name only, for a set that makes no more pods."""
+    status, template = wanted.status, wanted.spec.template
+    return History(Revision(status.current_revision, template), Revision(status.update_revision, template))
+
+
+def _order(revision: ControllerRevision) -> tuple[int, str, str]:
+    return revision.number, revision.metadata.creation_timestamp, revision.name
+
+
+def data_of(template: PodTemplateSpec) -> Mapping[str, Any]:
+    """What a revision keeps: a patch that puts the template back, as JSON reads it (lists, not tuples)."""
+    return {"spec": {"template": {**json.decode(json.encode(template)), "$patch": "replace"}}}
+
+
+def _read(revision: ControllerRevision) -> PodTemplateSpec:
+    return codec.convert(PodTemplateSpec, revision.data["spec"]["template"])
+
+
+def new_revision(wanted: StatefulSet, data: Mapping[str, Any], number: int) -> ControllerRevision:
+    word = template_hash(wanted.spec.template, wanted.status.collision_count or 0)
+    metadata = ObjectMeta(
+        name=f"{wanted.name[:LONGEST_PREFIX]}-{word}",
+        namespace=wanted.namespace,
+        labels={**wanted.spec.template.metadata.labels, HASH_LABEL: word},
+        annotations=wanted.metadata.annotations,
+        owner_references=(owner_reference(wanted),),
+    )
+    return ControllerRevision(metadata=metadata, data=data, number=number)
+
+
+def superfluous(
+    wanted: StatefulSet, held: History, revisions: Iterable[ControllerRevision], pods: Sequence[Pod]
+) -> list[ControllerRevision]:
+    """The oldest of those that nothing runs, beyond the history that the set asks for."""
+    limit = 10 if wanted.spec.revision_history_limit is None else wanted.spec.revision_history_limit
+    live = {held.current.name, held.update.name, *(p.metadata.labels.get(POD_LABEL, "") for p in pods)}
+    past = sorted((r for r in revisions if r.name not in live), key=_order)
+    return past[: len(past) - limit] if 0 <= limit < len(past) else []

@@ -49,10 +49,10 @@ def test_next_step(
 def test_backoff_grows_and_is_forgiven() -> None:
     delays, backoff = [], Backoff()
     for _ in range(7):
-        backoff = backoff.after(1.0)
         delays.append(backoff.delay)
-    assert delays == [10, 20, 40, 80, 160, 300, 300]
-    assert backoff.after(600.0).delay == 10
+        backoff = backoff.ran(1.0).restarted()
+    assert delays == [0, 10, 20, 40, 80, 160, 300]
+    assert backoff.ran(600.0).delay == 0
 
 
 def pod(

@@ -223,7 +223,11 @@ async def test_a_volume_at_its_place_in_a_process() -> None:
         await here.delete()
         await here.until_phase("gone")
         assert here.mounted() == []
-        assert os.listdir(here.paths.real(here.paths.pods)) == []
+
+        async def clean() -> bool:
+            return not os.listdir(here.paths.real(here.paths.pods))
+
+        await until(clean)
 
 
 async def test_a_link_in_the_volume_does_not_lead_a_sub_path_out_of_it() -> None:

@@ -61,7 +61,11 @@ async def test_a_pod_deleted_meanwhile_is_taken_down_from_what_the_disk_tells() 
         await is_out_of_use(here)
         assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
         assert here.mounted() == []
-        assert await asyncio.to_thread(os.listdir, here.paths.real(here.paths.pods)) == []
+
+        async def clean() -> bool:
+            return not os.listdir(here.paths.real(here.paths.pods))
+
+        await until(clean)
 
 
 async def test_logs_of_a_pod_that_is_gone_go_even_if_nothing_else_is_left_of_it() -> None:

@@ -144,6 +144,8 @@ class ContainerLoop:
     def _note_start(self, pod: Pod, state: State) -> None:
         scheme = self.kit.runtimes.scheme(self.container.image)
         previous = self.record.current or self.record.previous
+        if previous is not None:
+            self._backoff = self._backoff.restarted()
         self._set(current=attempt_of(state, scheme), previous=previous, waiting=None, ready=state.running)
         name = self.container.name
         self.kit.events.normal(pod, "Created", f"Created container: {name}")
@@ -175,7 +177,7 @@ class ContainerLoop:
         current = self.record.current
         assert current is not None
         ended = await self._end_of(current, state)
-        self._backoff = self._backoff.after(_ran_for(ended))
+        self._backoff = self._backoff.ran(_ran_for(ended))
         self._set(current=ended, ready=False)
 
     async def _end_of(self, current: Attempt, state: State | None) -> Attempt:

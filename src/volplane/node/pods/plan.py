@@ -42,14 +42,15 @@ class Finished(Struct, frozen=True):
 
 
 class Backoff(Struct, frozen=True):
-    """How long the next restart waits after the last end; zero before the first crash."""
+    """How long the next restart waits after the last end; nothing before the first one."""
 
     delay: float = 0.0
 
-    def after(self, ran_for: float) -> Backoff:
-        if ran_for >= FORGIVEN_AFTER or not self.delay:
-            return Backoff(FIRST_BACKOFF)
-        return Backoff(min(self.delay * 2, LONGEST_BACKOFF))
+    def restarted(self) -> Backoff:
+        return Backoff(min(self.delay * 2, LONGEST_BACKOFF) or FIRST_BACKOFF)
+
+    def ran(self, seconds: float) -> Backoff:
+        return Backoff() if seconds >= FORGIVEN_AFTER else self
 
 
 def plan(

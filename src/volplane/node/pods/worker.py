@@ -130,7 +130,8 @@ class PodWorker:
         await self._adopt()
         running = any(r.running for r in self.records.values())
         if running or not rules.has_ended(self.pod):
-            await self._until(self._live())
+            if not self._leaving.is_set():
+                await self._until(self._live())
             if self._leave is Leave.SUSPENDED:
                 return await self._suspend()
             await self._stop_containers(self.grace)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from volplane.host.processes import start_time
+from volplane.host.processes import exited, start_time
 from volplane.node.containers.base import (
     ContainerError,
     ContainerSpec,
@@ -43,6 +43,23 @@ async def test_a_command_runs_and_its_output_is_logged(room: Any) -> None:
     lines = (room.path / "logs" / "one" / "0.log").read_text().splitlines()
     assert all(LINE.match(line) for line in lines)
     assert "stdout P partial" in lines[-1] or "stdout P partial" in lines[-2]
+
+
+async def test_a_command_that_ends_before_we_look_has_ended_as_it_did(
+    room: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with room.emptied() as runtime:
+        launch = runtime._launch
+
+        async def late(*args: Any) -> Any:
+            answer = await launch(*args)
+            await exited(answer["shim"])
+            return answer
+
+        monkeypatch.setattr(runtime, "_launch", late)
+        await runtime.start(room.shell("exit 0"))
+        state = await runtime.wait("one")
+        assert (state.exit_code, state.reason, state.message) == (0, "Completed", "")
 
 
 async def test_all_output_is_in_the_log_when_the_container_has_ended(room: Any) -> None:

@@ -82,7 +82,8 @@ class ProcessRuntime:
 
     async def _follow(self, container: _Container) -> None:
         started = container.record.started
-        await exited(started.shim)  # its last deed is the exit file
+        if started.shim_lives:
+            await exited(started.shim)  # its last deed is the exit file
         if started.lives:  # the shim was killed and this dies of it; only then are its volumes free
             await exited(started.pid)
         record = await self._host.call(records.load, container.record.directory)

@@ -54,6 +54,7 @@ class Record(Struct, frozen=True):
     directory: str
     started: Started
     ending: Ending | None = None
+    supervised: bool = True  # the shim lived when nothing was known of an end yet
 
     def state(self) -> State:
         """As the files tell it."""
@@ -63,7 +64,7 @@ class Record(Struct, frozen=True):
             reason = START_ERROR if self.ending.message else ""
             finished = whole_seconds(self.ending.finished_at)
             return ended(started, finished, self.ending.code, self.ending.message, reason)
-        if self.started.shim_lives:
+        if self.supervised:
             return started
         # The machine was restarted, or somebody killed the shim, and the container with it.
         return ended(started, started.started_at, KILLED, "its supervisor was killed")
@@ -92,7 +93,11 @@ def directory_of(base: str, id: str) -> str:
 def load(directory: str) -> Record | None:
     """None if nothing of it ever ran."""
     started = _read(f"{directory}/container.json", _started)
-    return Record(directory, started, _read(f"{directory}/exit.json", _ending)) if started else None
+    if started is None:
+        return None
+    # In this order: the shim's last deed is the exit file, so a dead one without it was killed.
+    supervised = started.shim_lives
+    return Record(directory, started, _read(f"{directory}/exit.json", _ending), supervised)
 
 
 def load_all(base: str) -> list[Record]:

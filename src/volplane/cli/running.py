@@ -18,6 +18,8 @@ from volplane.client.client import Client
 from volplane.store import InUse
 from volplane.web import PortInUse
 
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+
 
 def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
     """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
@@ -28,16 +30,25 @@ def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INF
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_until_signalled(work))
-    except PortInUse as error:
-        raise Failure(f"{error}; choose another with --port") from error
-    except InUse as error:
-        raise Failure(f"{error}; stop it first, or choose another --data-dir") from error
-    except PermissionError as error:
-        raise Failure(f"{error.filename}: {error.strerror}") from error
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise Failure(f"no space left on the disk of {error.filename or 'the data directory'}") from error
+    except Exception as error:
+        if words := in_words(error):
+            raise Failure(words) from error
         raise
+
+
+def in_words(error: BaseException) -> str:
+    """What a user can do something about, in a line; nothing for a mistake of ours."""
+    if isinstance(error, BaseExceptionGroup):  # several roles start side by side
+        return next(filter(None, map(in_words, error.exceptions)), "")
+    if isinstance(error, PortInUse):
+        return f"{error.strerror}; choose another with --port"
+    if isinstance(error, InUse):
+        return f"{error}; stop it first, or choose another --data-dir"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space left on the disk of {error.filename or 'the data directory'}"
+    if isinstance(error, OSError) and error.errno in _REFUSED and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return ""
 
 
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:

@@ -69,6 +69,7 @@ class Cluster:
         self.nodes: dict[str, NodeRole] = {}
         self._stack = AsyncExitStack()
         self._roles: set[asyncio.Task[None]] = set()
+        self._started = False
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- start
@@ -83,7 +84,7 @@ class Cluster:
 
     async def _start(self) -> None:
         self.layout.make()
-        # The lock on the store is the lock on the directory: everything else comes after it.
+        self._stack.callback(os.close, self.layout.hold())
         store = await SqliteStore.open(self.layout.state)
         self._stack.push_async_callback(store.close)
         self._stack.callback(self.layout.ready.unlink, missing_ok=True)
@@ -104,6 +105,7 @@ class Cluster:
             group.create_task(apply(self.client))
             for member in self.members:
                 group.create_task(self._start_node(member))
+        self._started = True
 
     @property
     def url(self) -> str:
@@ -166,7 +168,8 @@ class Cluster:
         await self._stack.aclose()
 
     async def _stop_nodes(self) -> None:
-        await asyncio.gather(*(node.stop(drain=True) for node in self.nodes.values()))
+        # A start that failed leaves the containers of an earlier life as they are.
+        await asyncio.gather(*(node.stop(drain=self._started) for node in self.nodes.values()))
 
     async def _stop_roles(self) -> None:
         roles = list(self._roles)

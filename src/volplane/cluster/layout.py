@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import secrets
 import socket
 from pathlib import Path
@@ -14,8 +15,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from volplane.base.locks import Locked, lock
+from volplane.store import InUse
+
 REGION = "us-east-1"
 ZONES = "abcdefghijklmnopqrstuvwxyz"
+PORTS = range(20_000, 65_536)
 
 
 class Member(Struct, frozen=True):
@@ -57,6 +62,13 @@ class Layout:
         for part in (self.cloud, self.run, self.directory / "n"):
             part.mkdir(mode=0o700, exist_ok=True)
 
+    def hold(self) -> int:
+        """Keep every other `up` out of the directory until the descriptor is closed. Raises InUse."""
+        try:
+            return lock(str(self.directory / "up.lock"))
+        except Locked as error:
+            raise InUse(f"the data directory {self.directory}", error.pid) from None
+
     def members(self, nodes: int, nodes_per_zone: int) -> list[Member]:
         return [self.member(i, nodes_per_zone) for i in range(1, nodes + 1)]
 
@@ -85,13 +97,17 @@ class Layout:
         temporary.replace(self._memory)
 
     def prepared(self, port: int = 0, nodes: int = 0) -> Memory:
-        """Ports and keys for this start: those of the last one where there was one."""
+        """Ports and keys for this start: those of the last one where there was one.
+
+        The API server's port is in people's kubeconfigs, so it stays even if somebody else has it now, which
+        is then an error; the others are known to us alone and can change.
+        """
         held = self.remembered()
         members = [self.member(i, 1).name for i in range(1, nodes + 1)]
-        kubelets = {name: held.kubelet_ports.get(name) or free_port() for name in members}
+        kubelets = {name: _still_free(held.kubelet_ports.get(name)) or free_port() for name in members}
         memory = Memory(
             port=port or held.port or free_port(),
-            cloud_port=held.cloud_port or free_port(),
+            cloud_port=_still_free(held.cloud_port) or free_port(),
             kubelet_ports={**held.kubelet_ports, **kubelets},
             access_key=held.access_key or "AKIA" + secrets.token_hex(8).upper(),
             secret_key=held.secret_key or secrets.token_urlsafe(30),
@@ -101,8 +117,39 @@ class Layout:
         return memory
 
 
+def _still_free(port: int | None) -> int:
+    return port if port and _is_free(port) else 0
+
+
 def free_port() -> int:
+    """One that stays ours while we are down.
+
+    The kernel gives out the ports of its own range to whoever connects somewhere, so a server that restarts
+    there may find a stranger on its port, or a client of its own that was connected to itself.
+    """
+    given_out = _given_out()
+    for port in random.sample(PORTS, len(PORTS)):
+        if port not in given_out and _is_free(port):
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        any_port: int = probe.getsockname()[1]
+        return any_port
+
+
+def _given_out() -> range:
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except OSError:
+        return range(0)
+    return range(int(first), int(last) + 1)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that are over do not count
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from volplane.api.core import Namespace
+from volplane.api.errors import Timeout, Unavailable
 from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
 from volplane.client import kubeconfig
@@ -103,6 +104,7 @@ class Separate:
 
     async def _start(self) -> None:
         self.layout.make()
+        self._stack.callback(os.close, self.layout.hold())
         self.memory = self.layout.prepared(self.settings.port, self.settings.nodes)
         self.url = f"https://127.0.0.1:{self.memory.port}"
         self.authority = Authority(self.layout.directory / "pki")
@@ -121,7 +123,17 @@ class Separate:
         self._keep("scheduler", ["--kubeconfig", self._login("system:kube-scheduler")])
         for member in self.members:
             self._keep(f"node/{member.name}", self._node(member))
-        await apply(self.client)
+        await self._apply()
+
+    async def _apply(self) -> None:
+        """However often the API server dies meanwhile; what was created before stays as it is."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    return await apply(self.client)
+                except (Unavailable, Timeout) as error:
+                    log.warning("the manifests are not applied yet: %s", error)
+                await asyncio.sleep(FIRST_PAUSE)
 
     async def _connect(self) -> None:
         transport = kubeconfig.load(self._login("volplane"))
@@ -169,9 +181,11 @@ class Separate:
                 flags.append(f"--{field.replace('_', '-')}={value}")
         return [*flags, f"--cover={self.layout.directory}"]
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, *, again: bool) -> dict[str, str]:
         memory = self.memory
         own = {k: v for k, v in os.environ.items() if k.startswith(("VOLPLANE_", "PYTHON"))}
+        if again:
+            own.pop("VOLPLANE_FAILPOINT", None)  # a role dies there once: its next life is to recover
         return {
             **own,
             LIFELINE: str(self._lifeline[0]),
@@ -191,11 +205,14 @@ class Separate:
         verb = role.partition("/")[0]
         argv = [sys.executable, "-m", "volplane", verb, *arguments]
         pause = FIRST_PAUSE
+        again = False
         while True:
             await self._wait_for_revival(role)
             began = asyncio.get_running_loop().time()
+            env = self._environment(again=again)
+            again = True
             process = await self.host.spawn(
-                argv, fds=[self._lifeline[0]], log=str(self.runs.log(role)), env=self._environment()
+                argv, fds=[self._lifeline[0]], log=str(self.runs.log(role)), env=env
             )
             self._processes[role] = process
             self.runs.write(role, process.pid)

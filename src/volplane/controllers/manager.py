@@ -52,6 +52,7 @@ CONTROLLERS: Mapping[str, Entry] = {
     "persistentvolume-protection-controller": Entry(
         "volplane.controllers.protection.controller:VolumeProtection"
     ),
+    "ephemeral-volume-controller": Entry("volplane.controllers.ephemeral.controller:EphemeralVolumes"),
     "deployment-controller": Entry("volplane.controllers.deployment.controller:Deployments"),
     "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),
     "daemonset-controller": Entry("volplane.controllers.daemonset.controller:DaemonSets"),

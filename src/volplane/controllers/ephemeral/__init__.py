@@ -1,0 +1,1 @@
+"""Generic ephemeral volumes: a claim made for one pod, and gone with it."""

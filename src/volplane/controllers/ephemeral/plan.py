@@ -1,0 +1,53 @@
+"""Which claims a pod's ephemeral volumes still need.
+
+Deleting them is left to garbage collection: each belongs to its pod. A claim of that name which was made for
+somebody else is never taken over, since its data is not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from volplane.api import names
+from volplane.api.core import PersistentVolumeClaim, PersistentVolumeClaimTemplate, Pod
+from volplane.api.meta import ObjectMeta
+from volplane.rules.pods import ephemeral_conflict, owns
+from volplane.rules.workloads import owner_reference
+
+
+class Make(Struct, frozen=True):
+    volume: str
+    claim: PersistentVolumeClaim
+
+
+class Refuse(Struct, frozen=True):
+    volume: str
+    why: str
+
+
+def plan(pod: Pod, claims: Mapping[str, PersistentVolumeClaim]) -> Iterator[Make | Refuse]:
+    """Steps for a pod and the claims of its namespace, by name."""
+    if pod.is_deleting:
+        return
+    for volume in pod.spec.volumes:
+        template = volume.ephemeral and volume.ephemeral.volume_claim_template
+        if not template:
+            continue
+        held = claims.get(names.owned_claim(pod.name, volume.name))
+        if held is None:
+            yield Make(volume.name, claim_for(pod, volume.name, template))
+        elif not owns(pod, held):
+            yield Refuse(volume.name, ephemeral_conflict(pod, held))
+
+
+def claim_for(pod: Pod, volume: str, template: PersistentVolumeClaimTemplate) -> PersistentVolumeClaim:
+    metadata = ObjectMeta(
+        name=names.owned_claim(pod.name, volume),
+        namespace=pod.namespace,
+        labels=template.metadata.labels,
+        annotations=template.metadata.annotations,
+        owner_references=(owner_reference(pod),),
+    )
+    return PersistentVolumeClaim(metadata=metadata, spec=template.spec)

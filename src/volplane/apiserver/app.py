@@ -11,7 +11,6 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Sequence
 from functools import cache
 
 from prometheus_client import Counter, Histogram
@@ -26,8 +25,9 @@ from volplane.api.errors import (
     Unavailable,
 )
 from volplane.apiserver import answers, discovery, options, public, reviews
+from volplane.apiserver.acts import act_of, path_act, verb_of
 from volplane.apiserver.auth.authenticate import Authenticator
-from volplane.apiserver.auth.authorize import Act, Authorizer, may
+from volplane.apiserver.auth.authorize import Authority
 from volplane.apiserver.auth.issuer import metadata
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.handlers import HANDLERS, on_post
@@ -67,12 +67,12 @@ class App:
         self,
         backend: Backend,
         authenticate: Authenticator,
-        authorizers: Sequence[Authorizer],
+        authority: Authority,
         streams: Streams,
     ) -> None:
         self.backend = backend
         self.authenticate = authenticate
-        self.authorizers = authorizers
+        self.authority = authority
         self.streams = streams
         self.ready = False
         self._run = secrets.token_hex(8)  # tells the requests of two runs apart in Audit-Id
@@ -114,14 +114,12 @@ class App:
         target = parse(request.path)
         if target is None or not target.plural:
             return await self._outside(request, user)
+        verb = verb_of(request, target)
+        self.authority.require(user, act_of(request, target, verb))
         entry = self.backend.registry.find(target.group, target.version, target.plural)
         if entry is None:
-            may(self.authorizers, user, Act(request.method.lower(), path=request.path))
             raise NotFound.path()
-        verb = verb_of(request, target)
         seen.verb, seen.resource = verb, entry.kind.plural
-        act = Act(verb, entry.kind, target.namespace, _named(request, target), target.subresource)
-        may(self.authorizers, user, act)
         _check(entry, verb, target)
         if target.subresource == "proxy":
             return await self.streams.proxy(self.backend, target.name, target.below, request)
@@ -167,7 +165,7 @@ class App:
     async def _outside(self, request: Request, user: User) -> Reply:
         """What is not a resource: health, version, metrics, discovery, schemas."""
         path = request.path
-        may(self.authorizers, user, Act(request.method.lower(), path=path))
+        self.authority.require(user, path_act(request))
         if public.is_health(path):
             return public.health(request, ready=self.ready)
         if path == "/version":
@@ -199,29 +197,6 @@ class Seen:
         self.verb = ""
         self.resource = ""
         self.warnings: list[str] = []
-
-
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
-
-
-def verb_of(request: Request, target: Target) -> str:
-    match request.method:
-        case "GET" | "HEAD":
-            if target.name:
-                return "get"
-            return "watch" if options.boolean(request.query, "watch") else "list"
-        case "DELETE":
-            return "delete" if target.name else "deletecollection"
-        case method:
-            return _VERBS.get(method, method.lower())
-
-
-def _named(request: Request, target: Target) -> str:
-    """A list of one name is authorised as that name."""
-    if target.name or "fieldSelector" not in request.query.raw:
-        return target.name
-    field, _, value = request.query.get("fieldSelector").partition("=")
-    return value.lstrip("=") if field == "metadata.name" and "," not in value else ""
 
 
 def _check(entry: Entry, verb: str, target: Target) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.core import Namespace
+from volplane.apiserver.auth.admission import Admission
 from volplane.apiserver.auth.issuer import Issuer
 from volplane.apiserver.registry import Entry, Registry
 from volplane.apiserver.strategy import Call, R
@@ -45,6 +46,7 @@ class Backend:
         self.issuer = issuer
         self.namespaces = registry.of(Namespace)
         self.reader = StoreReader(self)
+        self.admission = Admission()
 
     async def record(self, entry: Entry, namespace: str, name: str) -> Record | None:
         return await self.store.get(entry.key(namespace, name))

@@ -6,13 +6,15 @@ This is the whole server for tests and simulations on a virtual clock; `server.S
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
 
+from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from volplane.apiserver import strategies
-from volplane.apiserver.auth.authorize import Authorizer, Roles, masters, public
+from volplane.apiserver.auth.authorize import Authority, Masters
+from volplane.apiserver.auth.following import Following
 from volplane.apiserver.auth.issuer import Issuer
-from volplane.apiserver.auth.roles import SYSTEM_ROLES
+from volplane.apiserver.auth.rbac.aggregation import Aggregation
+from volplane.apiserver.auth.rbac.escalation import Escalation
+from volplane.apiserver.auth.rbac.index import Rbac
 from volplane.apiserver.auth.users import ADMIN
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.bootstrap import bootstrap
@@ -27,21 +29,31 @@ from volplane.store import Store
 class Core:
     def __init__(self, store: Store, issuer: Issuer | None = None) -> None:
         self.backend = Backend(store, Registry(SERVED, strategies.of), issuer or Issuer())
-        self.authorizers: Sequence[Authorizer] = [masters, public, Roles(SYSTEM_ROLES)]
-        self._house: asyncio.Task[None] | None = None
+        self.rbac = Rbac()
+        self.authority = Authority([Masters(), self.rbac])
+        self.backend.admission.judges = [Escalation(self.backend, self.rbac, self.authority)]
+        self._following = Following(self.backend)
+        self._following.feed(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)
+        self._aggregation = Aggregation(self.backend, self.rbac.cluster_roles)
+        self._following.feed(self._aggregation, ClusterRole)
+        self._tasks: list[asyncio.Task[None]] = []
 
     def local(self, user: User = ADMIN) -> Local:
         """The server as an in-process transport, for one user."""
-        return Local(self.backend, user, self.authorizers)
+        return Local(self.backend, user, self.authority)
 
     async def start(self) -> Core:
         await bootstrap(self.backend)
-        self._house = asyncio.create_task(keep_house(self.backend), name="apiserver housekeeping")
+        await self._following.start()
+        self._tasks = [
+            asyncio.create_task(keep_house(self.backend), name="apiserver housekeeping"),
+            asyncio.create_task(self._aggregation.run(), name="roles made of others"),
+        ]
         return self
 
     async def close(self) -> None:
         """Ends what was started; the store belongs to the caller."""
-        if self._house is not None:
-            self._house.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._house
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._following.close()

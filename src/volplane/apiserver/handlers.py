@@ -125,6 +125,7 @@ async def on_post(post: Post, backend: Backend, entry: Entry, call: Call, reques
     content_type = request.headers.get("content-type")
     obj, warnings = decode.decode_body(kind, request.body, content_type, validation)
     call.warnings.extend(warnings)
+    await backend.admission.post(call, obj)
     made = await post.act(backend, entry, call, obj)
     return answers.success(201) if made is None else answers.body(_wanted(request), 201, codec.encode(made))
 

@@ -14,9 +14,11 @@ import msgspec
 from msgspec import structs
 
 from volplane.api.errors import NotFound, Unavailable
+from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, Resource
 from volplane.apiserver import subresources
-from volplane.apiserver.auth.authorize import Act, Authorizer, may
+from volplane.apiserver.acts import name_in
+from volplane.apiserver.auth.authorize import Act, Authority
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.canonical import canonical
 from volplane.apiserver.registry import Entry
@@ -39,10 +41,10 @@ T = TypeVar("T", bound=Resource)
 class Local:
     """`client.Transport` without a wire."""
 
-    def __init__(self, backend: Backend, user: User, authorizers: Sequence[Authorizer]) -> None:
+    def __init__(self, backend: Backend, user: User, authority: Authority) -> None:
         self._backend = backend
         self._user = user
-        self._authorizers = authorizers
+        self._authority = authority
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         entry, call = self._call("get", type, namespace, name)
@@ -60,7 +62,7 @@ class Local:
         token: str = "",
         revision: str = "",
     ) -> Page[T]:
-        entry, call = self._call("list", type, namespace)
+        entry, call = self._call("list", type, namespace, fields=fields)
         asked = Asked(select(entry.facts, labels, fields), limit, token, revision)
         listed = await list_records(self._backend, entry, call, asked)
         return Page([entry.feed.object(r) for r in listed.records], listed.revision, listed.token)
@@ -83,6 +85,7 @@ class Local:
         post = subresources.POSTS.get((entry.resource, subresource))
         if post is None:
             raise NotFound.path()
+        await self._backend.admission.post(call, obj)
         answer: Any = await post.act(self._backend, entry, call, obj)
         answered: T = answer or obj
         return answered
@@ -130,7 +133,7 @@ class Local:
         revision: int = 0,
         seconds: int = 0,
     ) -> Watching[T]:
-        entry, call = self._call("watch", type, namespace)
+        entry, call = self._call("watch", type, namespace, fields=fields)
         asked = watching.Asked(
             selection=select(entry.facts, labels, fields),
             version=str(revision or ""),
@@ -143,16 +146,28 @@ class Local:
         """Nothing is held."""
 
     def _call(
-        self, verb: str, type: type[Resource], namespace: str, name: str = "", subresource: str = ""
+        self,
+        verb: str,
+        type: type[Resource],
+        namespace: str,
+        name: str = "",
+        subresource: str = "",
+        fields: str = "",
     ) -> tuple[Entry, Call]:
         entry = self._backend.registry.of(type)
         where = namespace if entry.kind.namespaced else ""
-        act = Act(verb, entry.kind, where, name, subresource)
-        may(self._authorizers, self._user, act)
+        self._authority.require(self._user, _act(verb, entry.kind, where, name, subresource, fields))
         call = Call(
             verb, entry.kind, self._user, self._backend.reader, clock.wall(), where, name, subresource
         )
         return entry, call
+
+
+def _act(verb: str, kind: Kind, namespace: str, name: str, subresource: str, fields: str) -> Act:
+    if kind.resource == "namespaces":
+        namespace = name
+    named = name or (name_in(fields) if fields else "")
+    return Act(verb, kind.group, kind.plural, namespace, named, subresource, fields=fields)
 
 
 @asynccontextmanager

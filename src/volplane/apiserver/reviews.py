@@ -1,15 +1,15 @@
 """Reviews: questions about users and permissions that are posted like objects and answered, never stored.
 
 They go through authentication and authorization like any request, then ask the same functions on somebody's
-behalf.
+behalf. Each answers the object as it was sent, with its status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from volplane.api import codec
 from volplane.api.authentication import (
@@ -31,15 +31,20 @@ from volplane.api.authorization import (
     SubjectAccessReviewStatus,
     SubjectRulesReviewStatus,
 )
-from volplane.api.errors import BadRequest, Invalid, required
+from volplane.api.errors import BadRequest, Cause, Invalid, invalid
+from volplane.api.meta import ObjectMeta
 from volplane.apiserver import answers, decode, options
 from volplane.apiserver.auth.authenticate import Authenticator
-from volplane.apiserver.auth.authorize import Act, Authorizer, allowed
+from volplane.apiserver.auth.authorize import Act, Authority
 from volplane.apiserver.auth.issuer import ISSUER
+from volplane.apiserver.auth.rbac.index import aggregate
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
 from volplane.apiserver.strategy import Call, User
+from volplane.base import clock
 from volplane.web import Request, Response
+
+Access = SubjectAccessReview | LocalSubjectAccessReview | SelfSubjectAccessReview
 
 
 class Asked(Protocol):
@@ -47,10 +52,10 @@ class Asked(Protocol):
 
     backend: Backend
     authenticate: Authenticator
-    authorizers: Sequence[Authorizer]
+    authority: Authority
 
 
-Review = Callable[[Asked, Call, Any], Any]  # the answer becomes the object's status
+Review = Callable[[Asked, Call, Any], Any]  # the answer
 
 
 async def serve(review: Review, server: Asked, call: Call, request: Request) -> Response:
@@ -58,21 +63,26 @@ async def serve(review: Review, server: Asked, call: Call, request: Request) -> 
     content_type = request.headers.get("content-type")
     obj, warnings = decode.decode_body(call.kind, request.body, content_type, validation)
     call.warnings.extend(warnings)
-    answered = structs.replace(obj, status=review(server, call, obj))
+    answered = review(server, call, obj)
     return answers.body(negotiate(request.headers.get("accept")), 201, codec.encode(answered))
 
 
-def _who_am_i(server: Asked, call: Call, review: SelfSubjectReview) -> SelfSubjectReviewStatus:
-    return SelfSubjectReviewStatus(user_info=_info(call.user))
+def _who_am_i(server: Asked, call: Call, review: SelfSubjectReview) -> SelfSubjectReview:
+    meta = ObjectMeta(creation_timestamp=clock.stamp(call.now))
+    return SelfSubjectReview(metadata=meta, status=SelfSubjectReviewStatus(user_info=_info(call.user)))
 
 
 def _info(user: User) -> UserInfo:
     return UserInfo(username=user.name, uid=user.uid, groups=user.groups, extra=user.extra)
 
 
-def _token(server: Asked, call: Call, review: TokenReview) -> TokenReviewStatus:
+def _token(server: Asked, call: Call, review: TokenReview) -> TokenReview:
     if not review.spec.token:
         raise BadRequest("token is required for TokenReview in authentication")
+    return structs.replace(review, status=_token_status(server, review))
+
+
+def _token_status(server: Asked, review: TokenReview) -> TokenReviewStatus:
     if review.spec.audiences and ISSUER not in review.spec.audiences:
         return TokenReviewStatus(error="the token is not for these audiences")
     user = server.authenticate.by_token(review.spec.token)
@@ -81,56 +91,124 @@ def _token(server: Asked, call: Call, review: TokenReview) -> TokenReviewStatus:
     return TokenReviewStatus(authenticated=True, user=_info(user), audiences=(ISSUER,))
 
 
-def _self_access(server: Asked, call: Call, review: SelfSubjectAccessReview) -> SubjectAccessReviewStatus:
-    spec = review.spec
-    return _access(server, call, call.user, spec.resource_attributes, spec.non_resource_attributes)
+# --- may they
 
 
-def _access_of(
-    server: Asked, call: Call, review: SubjectAccessReview | LocalSubjectAccessReview
-) -> SubjectAccessReviewStatus:
-    spec = review.spec
-    if not spec.user and not spec.groups:
-        raise Invalid.of(
-            call.kind, "", [required("spec.user", "at least one of user or group must be specified")]
-        )
-    user = User(spec.user, spec.groups, spec.uid, spec.extra)
-    if call.namespace and spec.resource_attributes and spec.resource_attributes.namespace != call.namespace:
+def _self_access(server: Asked, call: Call, review: SelfSubjectAccessReview) -> SelfSubjectAccessReview:
+    _check(call, review, _wrong(review) + _wrong_metadata(review.metadata))
+    return structs.replace(review, status=_judged(server, call.user, review))
+
+
+def _access_of(server: Asked, call: Call, review: SubjectAccessReview) -> SubjectAccessReview:
+    _check(call, review, _wrong(review) + _wrong_subject(review) + _wrong_metadata(review.metadata))
+    return structs.replace(review, status=_judged(server, _subject(review), review))
+
+
+def _local_access(server: Asked, call: Call, review: LocalSubjectAccessReview) -> LocalSubjectAccessReview:
+    _check(call, review, _wrong(review) + _wrong_subject(review) + _wrong_place(review))
+    if not call.namespace:
+        raise BadRequest("namespace is required on this type: ")
+    if review.namespace != call.namespace:
         raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
-    return _access(server, call, user, spec.resource_attributes, spec.non_resource_attributes)
+    return structs.replace(review, status=_judged(server, _subject(review), review))
 
 
-def _access(
-    server: Asked,
-    call: Call,
-    user: User,
-    resource: ResourceAttributes | None,
-    path: NonResourceAttributes | None,
-) -> SubjectAccessReviewStatus:
-    if (resource is None) == (path is None):
+def _check(call: Call, review: Access, causes: list[Cause]) -> None:
+    if causes:
+        raise Invalid.of(call.kind, "", causes)
+
+
+def _wrong(review: Access) -> list[Cause]:
+    resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
+    if resource is not None and path is not None:
+        told = "cannot be specified in combination with resourceAttributes"
+        return [invalid("spec.nonResourceAttributes", to_builtins(path), told)]
+    if resource is None and path is None:
         told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        raise Invalid.of(call.kind, "", [required("spec.resourceAttributes", told)])
-    act = _resource_act(server, resource) if resource else Act(path.verb, path=path.path) if path else Act("")
-    return SubjectAccessReviewStatus(allowed=allowed(server.authorizers, user, act))
+        return [invalid("spec.resourceAttributes", None, told)]
+    return []
 
 
-def _resource_act(server: Asked, about: ResourceAttributes) -> Act:
-    kinds = server.backend.registry.kinds()
-    kind = next((k for k in kinds if k.group == about.group and k.plural == about.resource), None)
-    unknown = "" if kind else f"/apis/{about.group}/{about.resource}"
-    return Act(about.verb, kind, about.namespace, about.name, about.subresource, path=unknown)
+def _wrong_subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> list[Cause]:
+    if review.spec.user or review.spec.groups:
+        return []
+    return [invalid("spec.user", review.spec.user, "at least one of user or group must be specified")]
 
 
-def _rules(server: Asked, call: Call, review: SelfSubjectRulesReview) -> SubjectRulesReviewStatus:
-    """All, or what is public: finer rules come with the roles of the API."""
-    everything = allowed(server.authorizers, call.user, Act("*", path="/*"))
-    if everything:
-        resources = (ResourceRule(verbs=("*",), api_groups=("*",), resources=("*",)),)
-        paths = (NonResourceRule(verbs=("*",), non_resource_urls=("*",)),)
-        return SubjectRulesReviewStatus(resource_rules=resources, non_resource_rules=paths)
-    health = ("/healthz", "/livez", "/readyz", "/version")
-    open_paths = (NonResourceRule(verbs=("get",), non_resource_urls=health),)
-    return SubjectRulesReviewStatus(non_resource_rules=open_paths, incomplete=True)
+def _wrong_metadata(meta: ObjectMeta) -> list[Cause]:
+    bare = structs.replace(meta, managed_fields=()) == ObjectMeta()
+    return [] if bare else [invalid("metadata", to_builtins(meta), "must be empty")]
+
+
+def _wrong_place(review: LocalSubjectAccessReview) -> list[Cause]:
+    meta = review.metadata
+    wrong: list[Cause] = []
+    if structs.replace(meta, namespace="", managed_fields=()) != ObjectMeta():
+        wrong.append(invalid("metadata", to_builtins(meta), "must be empty except for namespace"))
+    resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
+    if resource is not None and resource.namespace != meta.namespace:
+        told = "must match metadata.namespace"
+        wrong.append(invalid("spec.resourceAttributes.namespace", resource.namespace, told))
+    if path is not None:
+        told = "disallowed on this kind of request"
+        wrong.append(invalid("spec.nonResourceAttributes", to_builtins(path), told))
+    return wrong
+
+
+def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> User:
+    spec = review.spec
+    return User(spec.user, spec.groups, spec.uid, spec.extra)
+
+
+def _judged(server: Asked, user: User, review: Access) -> SubjectAccessReviewStatus:
+    resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
+    verdict = server.authority.judge(user, _resource_act(resource) if resource else _path_act(path))
+    return SubjectAccessReviewStatus(allowed=verdict.allowed, reason=verdict.reason)
+
+
+def _resource_act(about: ResourceAttributes) -> Act:
+    selector = about.field_selector
+    fields = selector.raw_selector if selector is not None else ""
+    if selector is not None and selector.requirements:
+        terms = [(term.key, term.operator, term.values) for term in selector.requirements]
+        fields = ",".join(f"{key}={values[0]}" for key, sign, values in terms if sign == "In" and values)
+    return Act(
+        about.verb, about.group, about.resource, about.namespace, about.name, about.subresource, fields=fields
+    )
+
+
+def _path_act(about: NonResourceAttributes | None) -> Act:
+    return Act(about.verb, path=about.path) if about is not None else Act("")
+
+
+def _rules(server: Asked, call: Call, review: SelfSubjectRulesReview) -> SelfSubjectRulesReview:
+    namespace = review.spec.namespace
+    if not namespace:
+        raise BadRequest("no namespace on request")
+    known = server.authority.known(call.user, namespace)
+    resources = [
+        ResourceRule(
+            verbs=rule.verbs,
+            api_groups=rule.api_groups,
+            resources=rule.resources,
+            resource_names=rule.resource_names,
+        )
+        for rule in known.rules
+        if rule.resources
+    ]
+    paths = [
+        NonResourceRule(verbs=rule.verbs, non_resource_urls=rule.non_resource_urls)
+        for rule in known.rules
+        if rule.non_resource_urls
+    ]
+    return SelfSubjectRulesReview(
+        status=SubjectRulesReviewStatus(
+            resource_rules=tuple(resources),
+            non_resource_rules=tuple(paths),
+            incomplete=known.incomplete,
+            evaluation_error=aggregate(known.errors) if known.errors else "",
+        )
+    )
 
 
 REVIEWS: Mapping[str, Review] = {
@@ -138,6 +216,6 @@ REVIEWS: Mapping[str, Review] = {
     "tokenreviews.authentication.k8s.io": _token,
     "selfsubjectaccessreviews.authorization.k8s.io": _self_access,
     "subjectaccessreviews.authorization.k8s.io": _access_of,
-    "localsubjectaccessreviews.authorization.k8s.io": _access_of,
+    "localsubjectaccessreviews.authorization.k8s.io": _local_access,
     "selfsubjectrulesreviews.authorization.k8s.io": _rules,
 }

@@ -11,8 +11,6 @@ from volplane.api import kinds
 _NOT_YET = frozenset(
     {
         "certificatesigningrequests",
-        "clusterrolebindings",
-        "clusterroles",
         "cronjobs",
         "customresourcedefinitions",
         "jobs",
@@ -21,8 +19,6 @@ _NOT_YET = frozenset(
         "podtemplates",
         "replicationcontrollers",
         "resourcequotas",
-        "rolebindings",
-        "roles",
     }
 )
 _GROUPS_NOT_YET = frozenset({"events.k8s.io", "resource.k8s.io"})

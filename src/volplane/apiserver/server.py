@@ -91,7 +91,7 @@ async def run(settings: Settings, store: Store) -> Server:
     app = App(
         core.backend,
         Authenticator([pki.tokens, AccountTokens(core.backend)]),
-        core.authorizers,
+        core.authority,
         Streams(to_nodes),
     )
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)

@@ -1,18 +1,19 @@
-"""May they: a list of authorizers, of which the first that says yes decides.
+"""May they: authorizers in a row, of which the first that says yes decides.
 
-`system:masters` may do everything; the fixed roles below are what the system's own users need; reading
-health and version is open to all. Role-based rules from the API join as one more function in the list.
+Nobody says no: what no authorizer allows is refused, with what each of them had to say about it. The order is
+upstream's: `system:masters` may do everything, then nodes by what runs on them, then roles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from volplane.api.errors import Forbidden
-from volplane.api.kinds import Kind
-from volplane.apiserver.auth.users import AUTHENTICATED, MASTERS
+from volplane.api.rbac import PolicyRule
+from volplane.apiserver.auth.users import MASTERS
 from volplane.apiserver.strategy import User
 
 
@@ -20,79 +21,106 @@ class Act(Struct, frozen=True):
     """What somebody wants to do: a verb on a resource, or on a bare path."""
 
     verb: str
-    kind: Kind | None = None
+    group: str = ""
+    plural: str = ""  # "": a path that is no resource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
     path: str = ""
+    fields: str = ""  # the field selector, as sent
 
     @property
     def resource(self) -> str:
-        assert self.kind is not None
-        return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
+        return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
 
-Authorizer = Callable[[User, Act], bool]
+class Verdict(NamedTuple):
+    allowed: bool
+    reason: str = ""
 
 
-def masters(user: User, act: Act) -> bool:
-    return MASTERS in user.groups
+ALLOWED = Verdict(True)
+NO_OPINION = Verdict(False)
 
 
-_OPEN = ("/healthz", "/livez", "/readyz", "/version")
-_DISCOVERY = ("/api", "/apis", "/openapi", "/.well-known", "/openid")
-_SELF_REVIEWS = frozenset({"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"})
+class Known(NamedTuple):
+    """The rules that an authorizer can tell in advance."""
+
+    rules: Sequence[PolicyRule] = ()
+    incomplete: bool = False
+    errors: Sequence[str] = ()
 
 
-def public(user: User, act: Act) -> bool:
-    """Health and version for everybody; discovery and questions about oneself for everybody known."""
-    if act.kind is None:
-        open_to_user = (*_OPEN, *_DISCOVERY) if AUTHENTICATED in user.groups else _OPEN
-        return act.verb == "get" and any(_under(act.path, path) for path in open_to_user)
-    return act.verb == "create" and act.kind.plural in _SELF_REVIEWS and AUTHENTICATED in user.groups
+class Authorizer(Protocol):
+    def judge(self, user: User, act: Act) -> Verdict: ...
+
+    def known(self, user: User, namespace: str) -> Known: ...
 
 
-def _under(path: str, top: str) -> bool:
-    return path == top or path.startswith(f"{top}/")
+class Masters:
+    def judge(self, user: User, act: Act) -> Verdict:
+        return ALLOWED if MASTERS in user.groups else NO_OPINION
+
+    def known(self, user: User, namespace: str) -> Known:
+        return Known()
 
 
-class Rule(Struct, frozen=True):
-    verbs: frozenset[str]  # "*" is any
-    resources: frozenset[str]  # plural[.group] and plural[.group]/sub; "*" is any
+class Authority:
+    """All authorizers, asked as one."""
 
+    def __init__(self, authorizers: Sequence[Authorizer]) -> None:
+        self._authorizers = tuple(authorizers)
 
-class Roles:
-    """Fixed rules by group, or by the name of a user."""
+    def judge(self, user: User, act: Act) -> Verdict:
+        reasons = []
+        for authorizer in self._authorizers:
+            verdict = authorizer.judge(user, act)
+            if verdict.allowed:
+                return verdict
+            if verdict.reason:
+                reasons.append(verdict.reason)
+        return Verdict(False, "\n".join(reasons)) if reasons else NO_OPINION
 
-    def __init__(self, rules: Mapping[str, Sequence[Rule]]) -> None:
-        self._rules = rules
+    def allows(self, user: User, act: Act) -> bool:
+        return self.judge(user, act).allowed
 
-    def __call__(self, user: User, act: Act) -> bool:
-        if act.kind is None:
-            return False
-        below = f"/{act.subresource}" if act.subresource else ""
-        resource = f"{act.kind.resource}{below}"
-        return any(
-            (act.verb in rule.verbs or "*" in rule.verbs)
-            and (resource in rule.resources or "*" in rule.resources)
-            for subject in (user.name, *user.groups)
-            for rule in self._rules.get(subject, ())
+    def require(self, user: User, act: Act) -> Verdict:
+        """Raises Forbidden unless somebody says yes."""
+        verdict = self.judge(user, act)
+        if verdict.allowed:
+            return verdict
+        raise refusal(user, act, verdict.reason)
+
+    def known(self, user: User, namespace: str) -> Known:
+        told = [authorizer.known(user, namespace) for authorizer in self._authorizers]
+        return Known(
+            [rule for known in told for rule in known.rules],
+            any(known.incomplete for known in told),
+            [error for known in told for error in known.errors],
         )
 
 
-def allowed(authorizers: Sequence[Authorizer], user: User, act: Act) -> bool:
-    return any(authorizer(user, act) for authorizer in authorizers)
+def refusal(user: User, act: Act, reason: str) -> Forbidden:
+    why = _harmless(_denied(user, act))
+    if reason:
+        why = f"{why}: {reason}"
+    if not act.plural:
+        return Forbidden(f"forbidden: {why}")
+    resource = f"{act.plural}.{act.group}" if act.group else act.plural
+    subject = f'{resource} "{act.name}"' if act.name else resource
+    about = (("name", act.name), ("group", act.group), ("kind", act.plural))
+    return Forbidden(f"{subject} is forbidden: {why}", details={key: value for key, value in about if value})
 
 
-def may(authorizers: Sequence[Authorizer], user: User, act: Act) -> None:
-    """Raises Forbidden unless one of them says yes."""
-    if allowed(authorizers, user, act):
-        return
-    if act.kind is None:
-        raise Forbidden(f'forbidden: User "{user.name}" cannot {act.verb} path "{act.path}"')
+def _denied(user: User, act: Act) -> str:
+    if not act.plural:
+        return f'User "{user.name}" cannot {act.verb} path "{act.path}"'
     where = f'in the namespace "{act.namespace}"' if act.namespace else "at the cluster scope"
-    why = (
-        f'User "{user.name}" cannot {act.verb} resource "{act.resource}" '
-        f'in API group "{act.kind.group}" {where}'
+    return (
+        f'User "{user.name}" cannot {act.verb} resource "{act.resource}" in API group "{act.group}" {where}'
     )
-    raise Forbidden.to(act.kind, act.name, why)
+
+
+def _harmless(text: str) -> str:
+    """A browser that sniffs must not find HTML in what we repeat."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -20,6 +20,12 @@ from volplane.apiserver.strategies.namespaces import NamespaceStrategy
 from volplane.apiserver.strategies.nodes import NodeStrategy
 from volplane.apiserver.strategies.pods import PodStrategy
 from volplane.apiserver.strategies.priorities import PriorityClassStrategy, RuntimeClassStrategy
+from volplane.apiserver.strategies.roles import (
+    ClusterRoleBindingStrategy,
+    ClusterRoleStrategy,
+    RoleBindingStrategy,
+    RoleStrategy,
+)
 from volplane.apiserver.strategies.services import ServiceStrategy
 from volplane.apiserver.strategies.stateful import RevisionRules, StatefulSetRules
 from volplane.apiserver.strategies.volumes import VolumeStrategy
@@ -53,6 +59,10 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "replicasets.apps": ReplicaSetRules,
     "daemonsets.apps": DaemonSetRules,
     "statefulsets.apps": StatefulSetRules,
+    "roles.rbac.authorization.k8s.io": RoleStrategy,
+    "clusterroles.rbac.authorization.k8s.io": ClusterRoleStrategy,
+    "rolebindings.rbac.authorization.k8s.io": RoleBindingStrategy,
+    "clusterrolebindings.rbac.authorization.k8s.io": ClusterRoleBindingStrategy,
     "controllerrevisions.apps": RevisionRules,
 }
 

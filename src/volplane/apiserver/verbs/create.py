@@ -36,6 +36,7 @@ async def create(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
         await require_namespace(backend, entry, call, meta.name)
     obj = strategy.defaults(obj)
     obj = await strategy.admit_create(call, obj)
+    await backend.admission.create(call, obj)
     return await _store(backend, entry, call, obj)
 
 

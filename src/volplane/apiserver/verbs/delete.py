@@ -35,6 +35,7 @@ async def delete(backend: Backend, entry: Entry, call: Call, options: DeleteOpti
         old = entry.feed.object(record)
         _check_preconditions(entry, call.name, entry.shape.metadata(old), record, options)
         await entry.strategy.admit_delete(call, old)
+        await backend.admission.delete(call, old)
         try:
             return await _delete(backend, entry, call, record, old, options)
         except (Stale, Missing):

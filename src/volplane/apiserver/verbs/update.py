@@ -97,6 +97,7 @@ async def _settle(
     new = shape.with_metadata(new, metadata.carried(was, wants))
     new = strategy.defaults(new)
     new = await strategy.admit_update(call, old, new)
+    await backend.admission.update(call, old, new)
     new = part.prepare(call, old, new)
     if part.counts:
         new = _counted(entry, old, new)

@@ -1,0 +1,80 @@
+"""The bootstrap roles in the store: made where they are missing, completed where they hold too little.
+
+A role whose `autoupdate` annotation says false stays as its owner left it; one that was deleted comes back at
+the next start. Nothing is ever taken away. The subtle thing: they are written past the verbs, all at once, so
+that a store on a disk commits them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import structs
+
+from volplane.api.meta import Resource
+from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
+from volplane.apiserver.auth.rbac import policy
+from volplane.apiserver.auth.rbac.policy.words import AUTOUPDATE
+from volplane.apiserver.auth.rbac.rules import missing
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.verbs.create import stamped
+from volplane.base import clock
+from volplane.store import Exists, Missing, Stale
+
+
+async def bootstrap(backend: Backend) -> None:
+    wanted: Iterable[Resource] = (
+        *policy.cluster_roles(),
+        *policy.cluster_role_bindings(),
+        *policy.roles(),
+        *policy.role_bindings(),
+    )
+    await asyncio.gather(*(_ensure(backend, obj) for obj in wanted))
+
+
+async def _ensure(backend: Backend, wanted: Resource) -> None:
+    entry = backend.registry.of(type(wanted))
+    key = entry.key(wanted.namespace, wanted.name)
+    record = await backend.store.get(key)
+    try:
+        if record is None:
+            await _create(backend, key, wanted)
+        elif (better := completed(entry.feed.object(record), wanted)) is not None:
+            await backend.store.update(key, entry.shape.stored(better), revision=record.revision)
+    except (Exists, Stale, Missing):  # another server over the same store was faster
+        return
+
+
+async def _create(backend: Backend, key: str, wanted: Resource) -> None:
+    entry = backend.registry.of(type(wanted))
+    meta = structs.replace(wanted.metadata, uid=str(uuid.uuid4()), creation_timestamp=clock.stamp())
+    made = structs.replace(wanted, metadata=meta)
+    value = entry.shape.stored(made)
+    stamped(entry, made, value, await backend.store.create(key, value))
+
+
+def completed(held: Any, wanted: Any) -> Any | None:
+    """What is there with all that should be there, or None when nothing is missing."""
+    if held.metadata.annotations.get(AUTOUPDATE) == "false":
+        return None
+    match wanted:
+        case ClusterRole() if wanted.aggregation_rule is not None:
+            return _with_aggregation(held, wanted)
+        case ClusterRole() | Role():
+            lacks = missing(held.rules, wanted.rules)
+            more = tuple(rule for rule in wanted.rules if missing(held.rules, [rule]))
+            return structs.replace(held, rules=(*held.rules, *more)) if lacks else None
+        case ClusterRoleBinding() | RoleBinding():
+            others = tuple(subject for subject in wanted.subjects if subject not in held.subjects)
+            same = held.role_ref == wanted.role_ref
+            return structs.replace(held, subjects=(*held.subjects, *others)) if others and same else None
+    return None
+
+
+def _with_aggregation(held: ClusterRole, wanted: ClusterRole) -> ClusterRole | None:
+    if held.aggregation_rule == wanted.aggregation_rule:
+        return None
+    return structs.replace(held, aggregation_rule=wanted.aggregation_rule)

@@ -1,0 +1,119 @@
+"""What a rule allows, and whether some rules hold everything that others give. All of it pure.
+
+The subtle thing is a rule with resourceNames: it says nothing about requests without a name, and who holds it
+does not hold the same rule without names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import structs
+
+from volplane.api.rbac import PolicyRule
+
+ANY = "*"
+FULL_AUTHORITY = (
+    PolicyRule(verbs=(ANY,), api_groups=(ANY,), resources=(ANY,)),
+    PolicyRule(verbs=(ANY,), non_resource_urls=(ANY,)),
+)
+
+
+def allows_resource(rule: PolicyRule, verb: str, group: str, plural: str, subresource: str) -> bool:
+    """By verb, group and resource; names are the caller's affair."""
+    return (
+        _has(rule.verbs, verb)
+        and _has(rule.api_groups, group)
+        and (
+            _has(rule.resources, f"{plural}/{subresource}" if subresource else plural)
+            or (bool(subresource) and f"*/{subresource}" in rule.resources)
+        )
+    )
+
+
+def allows_path(rule: PolicyRule, verb: str, path: str) -> bool:
+    return _has(rule.verbs, verb) and any(_spans(url, path) for url in rule.non_resource_urls)
+
+
+def _has(given: Sequence[str], wanted: str) -> bool:
+    return wanted in given or ANY in given
+
+
+def _spans(url: str, path: str) -> bool:
+    return url in (ANY, path) or (url.endswith("*") and path.startswith(url.rstrip("*")))
+
+
+def missing(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[PolicyRule]:
+    """The smallest rules of `wanted` that no rule of `held` covers."""
+    return [
+        atom for rule in wanted for atom in _atoms(rule) if not any(_covers(owner, atom) for owner in held)
+    ]
+
+
+def _atoms(rule: PolicyRule) -> Iterator[PolicyRule]:
+    """Each has one verb, one group, one resource and at most one name, or one verb and one URL."""
+    for group in rule.api_groups:
+        for resource in rule.resources:
+            for verb in rule.verbs:
+                atom = PolicyRule(verbs=(verb,), api_groups=(group,), resources=(resource,))
+                if not rule.resource_names:
+                    yield atom
+                for name in rule.resource_names:
+                    yield structs.replace(atom, resource_names=(name,))
+    for url in rule.non_resource_urls:
+        for verb in rule.verbs:
+            yield PolicyRule(verbs=(verb,), non_resource_urls=(url,))
+
+
+def _covers(owner: PolicyRule, atom: PolicyRule) -> bool:
+    if not _has(owner.verbs, atom.verbs[0]):
+        return False
+    if atom.non_resource_urls:
+        [url] = atom.non_resource_urls
+        return any(
+            held == url or (held.endswith("*") and url.startswith(held.rstrip("*")))
+            for held in owner.non_resource_urls
+        )
+    [group], [resource] = atom.api_groups, atom.resources
+    if not _has(owner.api_groups, group) or not _covers_resource(owner.resources, resource):
+        return False
+    return not owner.resource_names or (
+        bool(atom.resource_names) and atom.resource_names[0] in owner.resource_names
+    )
+
+
+def _covers_resource(held: Sequence[str], resource: str) -> bool:
+    _, slash, subresource = resource.partition("/")
+    return _has(held, resource) or (bool(slash) and f"*/{subresource}" in held)
+
+
+def compacted(atoms: Iterable[PolicyRule]) -> list[PolicyRule]:
+    """Atoms about one resource, and about one name of it, as one rule with all their verbs."""
+    others: list[PolicyRule] = []
+    joined: dict[tuple[tuple[str, ...], ...], PolicyRule] = {}
+    for atom in atoms:
+        if atom.non_resource_urls:
+            others.append(atom)
+            continue
+        about = (atom.api_groups, atom.resources, atom.resource_names)
+        known = joined.get(about)
+        joined[about] = structs.replace(known, verbs=known.verbs + atom.verbs) if known else atom
+    return others + list(joined.values())
+
+
+def shown(rule: PolicyRule) -> str:
+    """A rule as a refusal names it."""
+    parts = (
+        ("APIGroups", rule.api_groups),
+        ("Resources", rule.resources),
+        ("NonResourceURLs", rule.non_resource_urls),
+        ("ResourceNames", rule.resource_names),
+        ("Verbs", rule.verbs),
+    )
+    return "{" + ", ".join(f"{name}:{listed(values)}" for name, values in parts if values) + "}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words as Go prints a list of them."""
+    return "[" + " ".join(json.dumps(word, ensure_ascii=False) for word in words) + "]"

@@ -1,0 +1,152 @@
+"""Roles and bindings: rules that say something, subjects of known kinds, a reference that never moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from volplane.api.errors import Cause, invalid, not_supported, required
+from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, Subject
+from volplane.apiserver import naming
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.edit import changed, each, filled
+from volplane.apiserver.strategy import Call, Strategy
+
+GROUP = "rbac.authorization.k8s.io"
+SUBJECTS = ("ServiceAccount", "User", "Group")
+
+B = TypeVar("B", RoleBinding, ClusterRoleBinding)
+
+
+class RoleStrategy(Strategy[Role]):
+    def validate_create(self, call: Call, obj: Role) -> list[Cause]:
+        return _rules(obj.rules, namespaced=True)
+
+    def validate_update(self, call: Call, old: Role, new: Role) -> list[Cause]:
+        return _rules(new.rules, namespaced=True)
+
+
+class ClusterRoleStrategy(Strategy[ClusterRole]):
+    def validate_create(self, call: Call, obj: ClusterRole) -> list[Cause]:
+        return _rules(obj.rules, namespaced=False) + _aggregation(obj)
+
+    def validate_update(self, call: Call, old: ClusterRole, new: ClusterRole) -> list[Cause]:
+        return self.validate_create(call, new)
+
+
+class RoleBindingStrategy(Strategy[RoleBinding]):
+    def defaults(self, obj: RoleBinding) -> RoleBinding:
+        return _filled(obj)
+
+    def validate_create(self, call: Call, obj: RoleBinding) -> list[Cause]:
+        return _reference(obj, ("Role", "ClusterRole")) + _subjects(obj.subjects, namespaced=True)
+
+    def validate_update(self, call: Call, old: RoleBinding, new: RoleBinding) -> list[Cause]:
+        return self.validate_create(call, new) + _same_reference(old, new)
+
+
+class ClusterRoleBindingStrategy(Strategy[ClusterRoleBinding]):
+    def defaults(self, obj: ClusterRoleBinding) -> ClusterRoleBinding:
+        return _filled(obj)
+
+    def validate_create(self, call: Call, obj: ClusterRoleBinding) -> list[Cause]:
+        return _reference(obj, ("ClusterRole",)) + _subjects(obj.subjects, namespaced=False)
+
+    def validate_update(self, call: Call, old: ClusterRoleBinding, new: ClusterRoleBinding) -> list[Cause]:
+        return self.validate_create(call, new) + _same_reference(old, new)
+
+
+# Defaults
+
+
+def _filled(binding: B) -> B:
+    reference = filled(binding.role_ref, api_group=GROUP)
+    return changed(binding, role_ref=reference, subjects=each(binding.subjects, _grouped))
+
+
+def _grouped(subject: Subject) -> Subject:
+    return filled(subject, api_group=GROUP) if subject.kind in ("User", "Group") else subject
+
+
+# Validation
+
+
+def _rules(rules: Sequence[PolicyRule], *, namespaced: bool) -> list[Cause]:
+    return [
+        cause for at, rule in enumerate(rules) for cause in _rule(f"rules[{at}]", rule, namespaced=namespaced)
+    ]
+
+
+def _rule(path: str, rule: PolicyRule, *, namespaced: bool) -> list[Cause]:
+    wrong = [] if rule.verbs else [required(f"{path}.verbs", "verbs must contain at least one value")]
+    if rule.non_resource_urls:
+        here, urls = f"{path}.nonResourceURLs", list(rule.non_resource_urls)
+        if namespaced:
+            wrong.append(invalid(here, urls, "namespaced rules cannot apply to non-resource URLs"))
+        if rule.api_groups or rule.resources or rule.resource_names:
+            told = "rules cannot apply to both regular resources and non-resource URLs"
+            wrong.append(invalid(here, urls, told))
+        return wrong
+    if not rule.api_groups:
+        wrong.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
+    if not rule.resources:
+        wrong.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
+    return wrong
+
+
+def _aggregation(role: ClusterRole) -> list[Cause]:
+    if role.aggregation_rule is None:
+        return []
+    path, selectors = "aggregationRule.clusterRoleSelectors", role.aggregation_rule.cluster_role_selectors
+    if not selectors:
+        told = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+        return [required(path, told)]
+    return [
+        cause
+        for at, selector in enumerate(selectors)
+        for cause in checks.label_selector(f"{path}[{at}]", selector)
+    ]
+
+
+def _reference(binding: RoleBinding | ClusterRoleBinding, kinds: Sequence[str]) -> list[Cause]:
+    reference = binding.role_ref
+    wrong: list[Cause] = []
+    if reference.api_group != GROUP:
+        wrong.append(not_supported("roleRef.apiGroup", reference.api_group, (GROUP,)))
+    if reference.kind not in kinds:
+        wrong.append(not_supported("roleRef.kind", reference.kind, kinds))
+    if not reference.name:
+        wrong.append(required("roleRef.name"))
+    return wrong + [
+        invalid("roleRef.name", reference.name, text) for text in naming.path_segment(reference.name, False)
+    ]
+
+
+def _same_reference(old: B, new: B) -> list[Cause]:
+    if old.role_ref == new.role_ref:
+        return []
+    return [invalid("roleRef", checks.shown(new.role_ref), "cannot change roleRef")]
+
+
+def _subjects(subjects: Sequence[Subject], *, namespaced: bool) -> list[Cause]:
+    return [
+        cause
+        for at, subject in enumerate(subjects)
+        for cause in _subject(f"subjects[{at}]", subject, namespaced=namespaced)
+    ]
+
+
+def _subject(path: str, subject: Subject, *, namespaced: bool) -> list[Cause]:
+    wrong = [] if subject.name else [required(f"{path}.name")]
+    if subject.kind not in SUBJECTS:
+        return [*wrong, not_supported(f"{path}.kind", subject.kind, SUBJECTS)]
+    if subject.kind != "ServiceAccount":
+        if subject.api_group != GROUP:
+            wrong.append(not_supported(f"{path}.apiGroup", subject.api_group, (GROUP,)))
+        return wrong
+    wrong += checks.subdomain(f"{path}.name", subject.name) if subject.name else []
+    if subject.api_group:
+        wrong.append(not_supported(f"{path}.apiGroup", subject.api_group, ("",)))
+    if not namespaced and not subject.namespace:
+        wrong.append(required(f"{path}.namespace"))
+    return wrong

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
 from contextlib import ExitStack
 
+from volplane.base.locks import Locked, lock
 from volplane.store.contract import Failed, InUse, Records
 from volplane.store.sqlite.database import Database
 
@@ -57,17 +57,10 @@ class Files:
 
 
 def _lock(path: str) -> int:
-    """An advisory lock dies with its holder, even under SIGKILL; the file tells who that is."""
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).strip()
-        os.close(descriptor)
-        raise InUse(path, int(holder) if holder.isdigit() else 0) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    return descriptor
+        return lock(f"{path}.lock")
+    except Locked as error:
+        raise InUse(path, error.pid) from None
 
 
 def _create(path: str) -> None:

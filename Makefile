@@ -37,8 +37,9 @@ lint: setup ## ruff, mypy, import contracts
 bench: setup ## measure; prints one table and writes bench-<time>.json
 	$(BIN)/python -m tests.bench $(BENCH)
 
-proto: setup ## generate the Python of src/volplane/csi/proto/*.proto
+proto: setup ## generate the Python of all *.proto files
 	$(BIN)/python -m volplane.csi.proto
+	$(BIN)/python -m volplane.store.etcd.proto
 
 reference: setup ## write docs/reference.md from the code
 	$(BIN)/python tools/reference.py

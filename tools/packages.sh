@@ -12,6 +12,7 @@ need mkfs.btrfs btrfs-progs
 need losetup util-linux
 need kubectl kubernetes-client
 need strace strace
+need etcd etcd-server
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "installing:$missing"

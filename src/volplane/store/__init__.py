@@ -17,6 +17,7 @@ from volplane.store.contract import (
     Stale,
     Store,
     StoreError,
+    Uncertain,
     Watch,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
     "Stale",
     "Store",
     "StoreError",
+    "Uncertain",
     "Watch",
 ]

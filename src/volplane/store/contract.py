@@ -1,6 +1,6 @@
 """What a store promises, whoever keeps the bytes.
 
-One revision counts every write of the whole store, without gaps. A write is acknowledged when it is
+One revision counts every write of the whole keeper, without gaps. A write is acknowledged when it is
 durable; reads and watchers see it only then, in revision order. Snapshots and events are kept down to a
 floor; below it they are `Compacted`. Keys are plain text in code point order, values are bytes that the
 store does not look into.
@@ -51,7 +51,8 @@ class Listing(Struct, frozen=True):
 # ├── Compacted   the revision is older than the floor
 # ├── Future      the revision has not happened yet
 # ├── Overrun     this watcher was too slow; it must list again
-# ├── Failed      the disk refused; the write did not happen
+# ├── Failed      the keeper refused or does not answer; a write did not happen
+# ├── Uncertain   the keeper did not answer in time; the write may have happened, or may still happen
 # ├── Closed      the store is shut
 # └── InUse       another process has the store open
 class StoreError(Exception):
@@ -94,6 +95,10 @@ class Overrun(StoreError):
 
 class Failed(StoreError):
     pass
+
+
+class Uncertain(StoreError):
+    """Not a `Failed`: whoever writes again blindly may meet his own first write."""
 
 
 class Closed(StoreError):

@@ -116,8 +116,16 @@ class Hub:
                     watcher.offer(batch)
         self.revision = events[-1].revision
 
-    def close(self) -> None:
-        self._closed = True
+    def advance(self, revision: int) -> None:
+        """Nothing has happened up to this revision."""
+        self.revision = max(self.revision, revision)
+
+    def fail(self, error: StoreError) -> None:
+        """Every watcher gets what it already has, and then this."""
         for group in list(self._groups.values()):
             for watcher in tuple(group):
-                watcher.fail(Closed("the store is closed"))
+                watcher.fail(error)
+
+    def close(self) -> None:
+        self._closed = True
+        self.fail(Closed("the store is closed"))

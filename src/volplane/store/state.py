@@ -1,7 +1,8 @@
 """The newest state and the newest events in memory: what nearly every read needs, at the speed of a dict.
 
 An older snapshot is the newest state with the events since then undone; how far back that works is bounded
-by count and bytes (`horizon`). What lies further back is the keeper's affair.
+by count and bytes (`horizon`). What lies further back is the keeper's affair. The subtle thing: a keeper that
+is shared with others counts their writes too, so revisions may have gaps here, or name several events.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
+from itertools import takewhile
 
 from volplane.store.contract import Event, Events, Listing, Record, Records
 
@@ -20,7 +21,8 @@ class State:
         self.floor = 0
         self._records: dict[str, Record] = {}
         self._keys: list[str] = []  # sorted
-        self._events: deque[Event] = deque()  # the newest ones, without gaps
+        self._events: deque[Event] = deque()  # every one after the horizon
+        self._horizon = 0
         self._bytes = 0
         self._max_events = max_events
         self._max_bytes = max_bytes
@@ -29,12 +31,17 @@ class State:
         """Start from a stored state; its events stay where they are."""
         self._records = {record.key: record for record in records}
         self._keys = sorted(self._records)
-        self.revision, self.floor = revision, floor
+        self._events.clear()
+        self._bytes = 0
+        self.revision, self.floor, self._horizon = revision, floor, revision
 
     @property
     def horizon(self) -> int:
         """The oldest revision that memory can go back to."""
-        return self.revision - len(self._events)
+        return self._horizon
+
+    def __len__(self) -> int:
+        return len(self._records)
 
     # Reading
 
@@ -68,7 +75,7 @@ class State:
         return self._keys[start : bisect_left(self._keys, after_prefix(prefix), start)]
 
     def _newer(self, revision: int) -> Events:
-        newest_first = list(islice(reversed(self._events), max(self.revision - revision, 0)))
+        newest_first = list(takewhile(lambda event: event.revision > revision, reversed(self._events)))
         return newest_first[::-1]
 
     def _undone(self, prefix: str, revision: int) -> dict[str, Record | None]:
@@ -79,10 +86,10 @@ class State:
                 undone.setdefault(event.key, event.previous)
         return undone
 
-    # Writing: the next revision, always
+    # Writing: the next revision, unless the keeper says which one
 
-    def put(self, key: str, value: bytes) -> Event:
-        revision = self.revision + 1
+    def put(self, key: str, value: bytes, revision: int = 0) -> Event:
+        revision = revision or self.revision + 1
         previous = self._records.get(key)
         if previous is None:
             insort(self._keys, key)
@@ -90,10 +97,14 @@ class State:
         self._records[key] = record
         return self._append(Event(revision, record, previous))
 
-    def drop(self, key: str) -> Event:
+    def drop(self, key: str, revision: int = 0) -> Event:
         previous = self._records.pop(key)
         del self._keys[bisect_left(self._keys, key)]
-        return self._append(Event(self.revision + 1, None, previous))
+        return self._append(Event(revision or self.revision + 1, None, previous))
+
+    def skip(self, revision: int) -> None:
+        """Nothing has happened here up to this revision."""
+        self.revision = max(self.revision, revision)
 
     def _append(self, event: Event) -> Event:
         self.revision = event.revision
@@ -108,12 +119,15 @@ class State:
         return too_many or (self._max_bytes is not None and self._bytes > self._max_bytes)
 
     def _forget_oldest(self) -> None:
-        self._bytes -= _size(self._events.popleft())
+        oldest = self._events.popleft()
+        self._bytes -= _size(oldest)
+        self._horizon = oldest.revision
 
     def compact(self, floor: int) -> None:
         self.floor = floor
         while self._events and self._events[0].revision <= floor:
             self._forget_oldest()
+        self._horizon = max(self._horizon, floor)
 
 
 def after_prefix(prefix: str) -> str:

@@ -1,0 +1,172 @@
+"""Keeps the copy abreast of etcd: one watch over everything of ours, opened again wherever it breaks.
+
+A copy that has every event may still look old, because other users of the same etcd count its revisions up,
+too. Then whoever waits for a revision makes the follower ask the watch how far it is. An etcd too old to be
+believed in that is watched as a whole, foreign keys included: there every revision comes as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc.aio
+
+from volplane.base import clock
+from volplane.store.contract import Compacted, StoreError
+from volplane.store.etcd.copy import Copy, Diverged
+from volplane.store.etcd.freshness import Freshness
+from volplane.store.etcd.history import History
+from volplane.store.etcd.keys import ALL, Keys
+from volplane.store.etcd.members import Members, PastGone, Unreachable
+from volplane.store.etcd.stream import Broken, Stream, is_honest
+
+log = logging.getLogger(__name__)
+
+HISTORY = (
+    1000  # revisions of the past that a new copy starts with, so that watchers of a restarted server go on
+)
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two attempts to watch
+FIRST_NUDGE, LONGEST_NUDGE = 0.005, 0.25  # an event under way arrives sooner than the first
+STALL = 3.0  # seconds without a sign of what etcd certainly has: the member is hung or cut off
+
+_TROUBLE = (Broken, Unreachable, TimeoutError, grpc.aio.AioRpcError, StoreError)
+
+
+class Follower:
+    def __init__(self, members: Members, keys: Keys, copy: Copy, freshness: Freshness) -> None:
+        self._members = members
+        self._keys = keys
+        self._copy = copy
+        self._freshness = freshness
+        self._history = History(members, keys)
+        self._stream: Stream | None = None
+        self._opened = False
+        self._stale = False
+        self._waiting = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._nudging: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Until the copy has what etcd has now. Failed."""
+        await self._load()
+        self._running = asyncio.create_task(self._run(), name="etcd watch")
+        await self.reach(await self._freshness.revision())
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [task for task in (self._running, self._nudging) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def reach(self, revision: int) -> None:
+        """Until the copy has got there. Closed."""
+        if revision <= self._copy.revision:
+            return
+        self._waiting += 1
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(FIRST_NUDGE, self._look, self._copy.revision)
+        try:
+            await self._copy.wait(revision)
+        finally:
+            self._waiting -= 1
+
+    def start_over(self, why: str) -> None:
+        """The copy cannot be trusted any more."""
+        log.error("reading everything from etcd again: %s", why)
+        self._stale = True
+        if self._stream is not None:
+            self._stream.cancel()
+
+    # Watching
+
+    async def _load(self) -> None:
+        while True:
+            newest, floor = await self._freshness.revision(), await self._history.floor()
+            known = min(self._copy.revision, newest)  # nobody who reads sees the state go back
+            revision = max(1, floor, newest - HISTORY, known)
+            try:
+                records = await self._history.snapshot(revision)
+            except PastGone:  # compacted while we read
+                continue
+            self._copy.replace(records, revision=revision, floor=floor)
+            return
+
+    async def _run(self) -> None:
+        pause = 0.0
+        while True:
+            self._opened = False
+            try:
+                if self._stale:
+                    await self._load()
+                    self._stale = False
+                await self._follow()
+            except (Compacted, Diverged) as error:
+                log.warning("the copy of etcd's state is made anew: %s", error)
+                self._stale = True
+            except _TROUBLE as error:
+                log.warning("the watch on etcd broke at revision %d: %s", self._copy.revision, error)
+            pause = 0.0 if self._opened else min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _follow(self) -> None:
+        member = self._members.current
+        try:
+            await self._members.usable()
+            keys = self._keys.everything if is_honest(member.version) else ALL
+            async with Stream(member, keys, self._copy.revision) as stream:
+                self._stream, self._opened = stream, True
+                while True:
+                    told = await stream.next()
+                    self._copy.apply(told.events)
+                    self._copy.advance(told.progress)
+        except _TROUBLE as error:
+            if not isinstance(error, Compacted):
+                self._members.leave(member, str(error))
+            raise
+        finally:
+            self._stream = None
+
+    # Catching up with revisions that are not ours
+
+    def _look(self, before: int) -> None:
+        self._timer = None
+        if not self._waiting or self._nudging is not None:
+            return
+        if self._copy.revision > before:  # it moves by itself
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(FIRST_NUDGE, self._look, self._copy.revision)
+            return
+        self._nudging = asyncio.create_task(self._nudge(), name="etcd progress")
+
+    async def _nudge(self) -> None:
+        pause, at, since = FIRST_NUDGE, self._copy.revision, clock.now()
+        try:
+            while self._waiting:
+                behind = await self._ask_how_far()
+                await asyncio.sleep(pause)
+                pause = FIRST_NUDGE if self._copy.revision > at else min(2 * pause, LONGEST_NUDGE)
+                if self._copy.revision > at or not behind:
+                    at, since = self._copy.revision, clock.now()
+                elif clock.now() - since > STALL and self._stream is not None:
+                    self._stream.cancel()
+                    since = clock.now()
+        finally:
+            self._nudging = None
+
+    async def _ask_how_far(self) -> bool:
+        """Whether etcd has more than the copy; if that is nothing of ours, the watch will say so."""
+        try:
+            newest = await self._freshness.revision()
+            known, stream = self._copy.revision, self._stream
+            if newest <= known:
+                return False
+            if stream is not None and stream.can_be_asked:
+                await stream.ask()
+        except (Broken, StoreError) as error:
+            log.debug("cannot ask etcd how far it is: %s", error)
+        return True

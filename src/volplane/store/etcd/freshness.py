@@ -1,0 +1,56 @@
+"""How far etcd has got: one question for all who ask at the same time.
+
+An answer is good for a reader only if the question was put after he came. So whoever comes while one is under
+way shares the next one with all others who come meanwhile: under load a hundred reads cost one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from volplane.store.contract import Closed
+
+
+class Freshness:
+    def __init__(self, ask: Callable[[], Awaitable[int]]) -> None:
+        self._ask = ask
+        self._next: asyncio.Future[int] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def revision(self) -> int:
+        """A revision that etcd had reached when this was called, or a newer one."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        answer = self._next
+        if self._running is None:
+            self._begin(answer)
+        return await asyncio.shield(answer)
+
+    def _begin(self, answer: asyncio.Future[int]) -> None:
+        self._next = None
+        self._running = asyncio.create_task(self._round(answer), name="etcd revision")
+
+    async def _round(self, answer: asyncio.Future[int]) -> None:
+        try:
+            answer.set_result(await self._ask())
+        except asyncio.CancelledError:
+            _fail(answer, Closed("the store is closed"))
+            raise
+        except Exception as error:
+            _fail(answer, error)
+        finally:
+            self._running = None
+            if self._next is not None:
+                self._begin(self._next)
+
+    async def close(self) -> None:
+        while self._running is not None:
+            running = self._running
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def _fail(answer: asyncio.Future[int], error: Exception) -> None:
+    answer.set_exception(error)
+    answer.exception()  # those who asked may have left

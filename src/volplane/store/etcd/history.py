@@ -1,0 +1,101 @@
+"""The past, read from etcd itself: snapshots, how far back they go, and events older than memory keeps."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+
+from volplane.store.contract import Compacted, Event, Events, Failed, Listing, Record, Records
+from volplane.store.etcd import requests
+from volplane.store.etcd.keys import Keys, Range
+from volplane.store.etcd.members import PATIENCE, Members, PastGone, Unreachable
+from volplane.store.etcd.proto import kv_pb2
+from volplane.store.etcd.stream import Broken, Stream
+
+PAGE = 1000  # records in one answer of a whole snapshot
+
+_DELETE = kv_pb2.Event.EventType.DELETE
+
+
+class History:
+    def __init__(self, members: Members, keys: Keys) -> None:
+        self._members = members
+        self._keys = keys
+
+    async def snapshot(self, revision: int) -> Records:
+        """Everything at a revision. PastGone, NotYet, Failed."""
+        records: Records = []
+        start, end = self._keys.everything
+        while True:
+            request = requests.page((start, end), limit=PAGE, revision=revision)
+            answer = await self._members.read("Range", request)
+            records += [requests.record(self._keys, kv) for kv in answer.kvs]
+            if not answer.more:
+                return records
+            start = answer.kvs[-1].key + b"\0"
+
+    async def get(self, key: str, revision: int) -> Record | None:
+        """PastGone, NotYet, Failed."""
+        outer = self._keys.outer(key)
+        answer = await self._members.read("Range", requests.page((outer, b""), revision=revision))
+        return requests.record(self._keys, answer.kvs[0]) if answer.kvs else None
+
+    async def list(self, keys: Range, *, limit: int, revision: int) -> Listing:
+        """PastGone, NotYet, Failed."""
+        if keys[0] >= keys[1]:
+            return Listing([], revision, 0)
+        answer = await self._members.read("Range", requests.page(keys, limit=limit, revision=revision))
+        records = [requests.record(self._keys, kv) for kv in answer.kvs]
+        return Listing(records, revision, answer.count - len(records))
+
+    async def floor(self) -> int:
+        """The oldest revision that can be read. etcd tells the number only to a watch that comes too late."""
+        try:
+            await self._members.read("Range", requests.page((self._keys.mark, b""), limit=1, revision=1))
+        except PastGone:
+            return await self._compacted()
+        return 0
+
+    async def _compacted(self) -> int:
+        try:
+            async with asyncio.timeout(PATIENCE), self._watch((self._keys.mark, b""), 1) as stream:
+                while True:
+                    await stream.next()
+        except Compacted as compacted:
+            return compacted.floor
+        except _TROUBLE as error:
+            raise Failed(f"cannot find out how far etcd's history goes back: {error}") from error
+
+    async def events(self, after: int, upto: int) -> Events:
+        """Every event behind one revision, up to another. Compacted, Failed.
+
+        Something of ours must have happened behind the last one, because only that shows the end.
+        """
+        events: Events = []
+        try:
+            async with asyncio.timeout(PATIENCE), self._watch(self._keys.everything, after) as stream:
+                while True:
+                    for event in (await stream.next()).events:
+                        if event.kv.mod_revision > upto:
+                            return events
+                        events.append(self._event(event))
+        except _TROUBLE as error:
+            raise Failed(f"cannot read etcd's history: {error}") from error
+
+    def _watch(self, keys: Range, known: int) -> Stream:
+        return Stream(self._members.current, keys, known, previous=True)
+
+    def _event(self, event: kv_pb2.Event) -> Event:
+        kv = event.kv
+        previous = requests.record(self._keys, event.prev_kv) if event.HasField("prev_kv") else None
+        if previous is None and (event.type == _DELETE or kv.version > 1):
+            raise Compacted(
+                kv.mod_revision
+            )  # while we read: the event is still there, the state before it not
+        return Event(
+            kv.mod_revision, None if event.type == _DELETE else requests.record(self._keys, kv), previous
+        )
+
+
+_TROUBLE = (Broken, Unreachable, TimeoutError, grpc.aio.AioRpcError)

@@ -1,0 +1,219 @@
+"""The members of one etcd cluster: calls go to one of them, and to another when that one fails.
+
+A read is repeated elsewhere until it is answered or its time is up. A write is repeated only when it
+certainly was not done; in doubt it ends as `Uncertain`. The subtle thing: before a member is given anything
+it has to say which cluster it belongs to, because two clusters under one name would be two truths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from volplane.base import clock
+from volplane.store.contract import Failed, Uncertain
+from volplane.store.etcd.endpoints import Endpoint
+from volplane.store.etcd.outcome import Verdict, judge, text
+from volplane.store.etcd.proto import rpc_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 10.0  # seconds for one operation, over all members; etcd itself gives up a proposal after 7
+READ_PATIENCE = 3.0  # seconds for one member's answer to what another can answer as well
+CONNECT_PATIENCE = 2.0
+SLACK = 1.0  # seconds past the deadline before we stop believing that gRPC keeps it
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5  # after every member has failed
+
+# A member that lost its leader says so at once instead of holding calls and watches back.
+LEADER = (("hasleader", "true"),)
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),  # a page of a thousand records; etcd bounds what is written
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),  # repeating is decided here, where it is known what a write is
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", int(CONNECT_PATIENCE * 1000)),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Only with calls under way, and not more often: etcd hangs up on who pings more than every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_PATHS: dict[str, tuple[str, type[Message]]] = {
+    "Range": ("/etcdserverpb.KV/Range", pb.RangeResponse),
+    "Txn": ("/etcdserverpb.KV/Txn", pb.TxnResponse),
+    "Compact": ("/etcdserverpb.KV/Compact", pb.CompactionResponse),
+    "Status": ("/etcdserverpb.Maintenance/Status", pb.StatusResponse),
+}
+_UNSETTLED = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
+
+
+class PastGone(Exception):
+    """The revision asked for has been compacted."""
+
+
+class NotYet(Exception):
+    """The revision asked for has not happened."""
+
+
+class Unreachable(Exception):
+    """Nothing was sent."""
+
+
+_REFUSALS: dict[Verdict, type[Exception]] = {
+    Verdict.REFUSED: Failed,
+    Verdict.COMPACTED: PastGone,
+    Verdict.FUTURE: NotYet,
+}
+
+
+class Member:
+    """One etcd server."""
+
+    def __init__(self, endpoint: Endpoint, credentials: grpc.ChannelCredentials | None) -> None:
+        self.url = endpoint.url
+        self.version = ""
+        self.cluster = 0  # 0: not asked yet, or to be asked again
+        if endpoint.secure:
+            assert credentials is not None
+            self._channel = grpc.aio.secure_channel(endpoint.target, credentials, options=_OPTIONS)
+        else:
+            self._channel = grpc.aio.insecure_channel(endpoint.target, options=_OPTIONS)
+        self._stubs = {
+            name: self._channel.unary_unary(
+                path, request_serializer=_serialize, response_deserializer=reply.FromString
+            )
+            for name, (path, reply) in _PATHS.items()
+        }
+        self.watch = self._channel.stream_stream(
+            "/etcdserverpb.Watch/Watch",
+            request_serializer=_serialize,
+            response_deserializer=pb.WatchResponse.FromString,
+        )
+
+    async def introduce(self) -> None:
+        """Learn its version and its cluster, once. Unreachable, AioRpcError."""
+        if self.cluster:
+            return
+        status = await self.call("Status", pb.StatusRequest(), READ_PATIENCE)
+        if status.isLearner:
+            raise Unreachable("it is a learner and cannot answer yet")
+        self.version, self.cluster = status.version, status.header.cluster_id
+
+    async def call(self, method: str, request: Message, timeout: float) -> Any:
+        """Unreachable, AioRpcError."""
+        if self._channel.get_state(try_to_connect=True) in _UNSETTLED:
+            await self._settled()
+        async with asyncio.timeout(timeout + SLACK):
+            return await self._stubs[method](request, timeout=timeout, metadata=LEADER)
+
+    async def _settled(self) -> None:
+        """A call on a channel that never connects would end without anybody knowing if it was sent."""
+        try:
+            async with asyncio.timeout(CONNECT_PATIENCE):
+                while (state := self._channel.get_state(try_to_connect=True)) in _UNSETTLED:
+                    await self._channel.wait_for_state_change(state)
+        except TimeoutError:
+            raise Unreachable(f"no connection within {CONNECT_PATIENCE:.0f} s") from None
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class Members:
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = members
+        self._at = 0
+        self._cluster = 0
+
+    @property
+    def current(self) -> Member:
+        return self._members[self._at]
+
+    async def meet(self) -> None:
+        """All that can be reached must be of one cluster. Failed."""
+        met = [member.introduce() for member in self._members]
+        await asyncio.gather(*met, return_exceptions=True)  # the missing ones are met when they are needed
+        if len({member.cluster for member in self._members if member.cluster}) > 1:
+            told = ", ".join(f"{m.url} of {m.cluster:x}" for m in self._members if m.cluster)
+            raise Failed(f"these etcd servers are not of one cluster: {told}")
+
+    async def usable(self) -> Member:
+        """The one to talk to now. Unreachable, AioRpcError."""
+        member = self.current
+        await member.introduce()
+        self._cluster = self._cluster or member.cluster
+        if member.cluster not in (0, self._cluster):
+            raise Unreachable("it belongs to another cluster")
+        return member
+
+    def leave(self, member: Member, why: str) -> None:
+        """Something is wrong with this one: the next call goes to the next one."""
+        member.cluster = 0  # whoever comes back at this address says again who it is
+        if member is self.current and len(self._members) > 1:
+            self._at = (self._at + 1) % len(self._members)
+            log.warning("leaving etcd at %s for %s: %s", member.url, self.current.url, why)
+
+    async def read(self, method: str, request: Message) -> Any:
+        """What may be asked twice. Failed, PastGone, NotYet."""
+        return await self._call(method, request, READ_PATIENCE, repeatable=True)
+
+    async def write(self, method: str, request: Message) -> Any:
+        """Failed: it was not done. Uncertain."""
+        return await self._call(method, request, PATIENCE, repeatable=False)
+
+    async def _call(self, method: str, request: Message, patience: float, *, repeatable: bool) -> Any:
+        deadline, failures = clock.now() + PATIENCE, 0
+        while True:
+            member, sent = self.current, False
+            try:
+                await self.usable()
+                sent = True
+                return await member.call(method, request, min(patience, max(deadline - clock.now(), 0.1)))
+            except (grpc.aio.AioRpcError, Unreachable, TimeoutError) as error:
+                self._judge(member, error, repeatable=repeatable or not sent)
+                failures += 1
+                await self._pause(failures, deadline, error)
+
+    def _judge(self, member: Member, error: Exception, *, repeatable: bool) -> None:
+        """Returns if the call may be made again."""
+        verdict = Verdict.UNKNOWN
+        if isinstance(error, grpc.aio.AioRpcError):
+            verdict = judge(error)
+        elif isinstance(error, Unreachable):
+            verdict = Verdict.ELSEWHERE
+        if refusal := _REFUSALS.get(verdict):
+            raise refusal(f"etcd at {member.url}: {_why(error)}") from error
+        self.leave(member, _why(error))
+        if verdict is Verdict.UNKNOWN and not repeatable:
+            told = f"etcd at {member.url} did not say whether the write was stored: {_why(error)}"
+            raise Uncertain(told) from error
+
+    async def _pause(self, failures: int, deadline: float, error: Exception) -> None:
+        """At once to the next member; only when all have failed, some time later."""
+        rounds, rest = divmod(failures, len(self._members))
+        pause = 0.0 if rest else min(FIRST_PAUSE * 2 ** (rounds - 1), LONGEST_PAUSE)
+        if clock.now() + pause >= deadline:
+            urls = ", ".join(member.url for member in self._members)
+            raise Failed(f"no etcd server answers ({urls}): {_why(error)}") from error
+        await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        for member in self._members:
+            await member.close()
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _why(error: Exception) -> str:
+    return text(error) if isinstance(error, grpc.aio.AioRpcError) else str(error) or "timed out"

@@ -1,0 +1,59 @@
+"""What a failed call means: the only place where etcd's gRPC codes and texts are judged.
+
+The question that matters is whether a write can have happened. Only what etcd says before it proposes a
+write to its log, or what gRPC says before it sends one, is a certain no; everything else leaves doubt.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import grpc
+import grpc.aio
+
+_Code = grpc.StatusCode
+
+
+class Verdict(StrEnum):
+    REFUSED = "refused"  # not done, and no other member would do it
+    ELSEWHERE = "elsewhere"  # not done by this member; another one may
+    UNKNOWN = "unknown"  # done or not done
+    COMPACTED = "compacted"
+    FUTURE = "future"
+
+
+_FINAL = frozenset(
+    {
+        _Code.INVALID_ARGUMENT,  # too large a request, an empty key
+        _Code.FAILED_PRECONDITION,
+        _Code.PERMISSION_DENIED,
+        _Code.UNAUTHENTICATED,
+        _Code.UNIMPLEMENTED,
+        _Code.OUT_OF_RANGE,
+        _Code.RESOURCE_EXHAUSTED,  # the database is full: judged before it is written, and again when applied
+        _Code.DATA_LOSS,  # the members disagree; etcd applies nothing until somebody has looked at it
+    }
+)
+_NOT_SENT = (
+    "failed to connect to all addresses",
+    "connections to all backends failing",
+    "etcdserver: no leader",  # asked for by our metadata, answered before anything is proposed
+    "etcdserver: too many requests",  # answered before anything is proposed
+    "etcdserver: rpc not supported for learner",
+)
+
+
+def judge(error: grpc.aio.AioRpcError) -> Verdict:
+    code, text = error.code(), error.details() or ""
+    if text.startswith(_NOT_SENT):
+        return Verdict.ELSEWHERE
+    if code is _Code.OUT_OF_RANGE and "compacted" in text:
+        return Verdict.COMPACTED
+    if code is _Code.OUT_OF_RANGE and "future revision" in text:
+        return Verdict.FUTURE
+    return Verdict.REFUSED if code in _FINAL else Verdict.UNKNOWN
+
+
+def text(error: grpc.aio.AioRpcError) -> str:
+    """Why, in one line."""
+    return (error.details() or error.code().name).removeprefix("etcdserver: ")

@@ -128,6 +128,12 @@ def _running(members: list[Etcd]) -> Iterator[None]:
             member.kill()
 
 
+def version() -> str:
+    """Of the program that the tests start."""
+    told = subprocess.run([BINARY, "--version"], capture_output=True, text=True, check=True).stdout
+    return told.splitlines()[0].rpartition(" ")[2]
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -16,7 +16,7 @@ from volplane.cli.running import need_root, serve
 from volplane.cli.story import Story
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.cluster import Cluster, Settings
+from volplane.cluster.whole import Cluster, Settings
 
 WIDTH = 110  # of the journey's table, also where there is no terminal
 

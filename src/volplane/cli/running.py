@@ -18,8 +18,6 @@ from volplane.client.client import Client
 from volplane.store import InUse
 from volplane.web import PortInUse
 
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
-
 
 def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
     """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
@@ -46,7 +44,7 @@ def in_words(error: BaseException) -> str:
         return f"{error}; stop it first, or choose another --data-dir"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename or 'the data directory'}"
-    if isinstance(error, OSError) and error.errno in _REFUSED and error.filename:
+    if isinstance(error, PermissionError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return ""
 

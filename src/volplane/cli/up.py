@@ -8,16 +8,20 @@ import time
 
 import click
 
+from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import need_root, serve, until
-from volplane.cluster import Cluster, Settings
+from volplane.cluster.errors import CannotStart
 from volplane.cluster.separate import Separate
+from volplane.cluster.whole import Cluster, Settings
+
+LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
 
 @click.command()
 @options(Settings)
 @click.option("--separate", is_flag=True, help="a process per role instead of one for all")
-@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR")
+@click.option("--log-level", type=LEVELS, default="INFO", show_default=True, help="the least that is logged")
 def command(settings: Settings, separate: bool, log_level: str) -> None:
     """Start a cluster and serve until stopped.
 
@@ -25,19 +29,27 @@ def command(settings: Settings, separate: bool, log_level: str) -> None:
     loop devices released. Started again on the same directory it continues where it was.
     """
     need_root()
-    serve(lambda stop: _up(settings, separate, stop), level=log_level.upper())
+    serve(lambda stop: _up(settings, separate, stop), level=log_level)
 
 
 async def _up(settings: Settings, separate: bool, stop: asyncio.Event) -> None:
+    try:
+        async with Separate(settings) if separate else Cluster(settings) as cluster:
+            await _serve(cluster, stop)
+    except CannotStart as error:
+        raise Failure(str(error)) from error
+    _say("stopped")
+
+
+async def _serve(cluster: Cluster | Separate, stop: asyncio.Event) -> None:
     started = time.monotonic()
-    async with Separate(settings) if separate else Cluster(settings) as cluster:
-        await cluster.ready()
+    await until(stop, cluster.ready())
+    if not stop.is_set():
         _say(f"ready in {time.monotonic() - started:.2f} s: {len(cluster.members)} nodes, {cluster.url}")
         _say(f"  export KUBECONFIG={cluster.layout.kubeconfig}")
         _say(f'  or: eval "$(volplane env --data-dir {cluster.layout.directory})" for kubectl and aws')
         await until(stop, cluster.wait())
-        _say("stopping: pods, volumes, disks")
-    _say("stopped")
+    _say("stopping: pods, volumes, disks")
 
 
 def _say(text: str) -> None:

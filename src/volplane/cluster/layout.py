@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from volplane.base.locks import Locked, lock
+from volplane.cluster.errors import Unusable
 from volplane.store import InUse
 
 REGION = "us-east-1"
@@ -56,11 +57,14 @@ class Layout:
         self._memory = self.directory / "cluster.json"
 
     def make(self) -> None:
-        """Create the directory, for its owner only. Raises OSError."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.directory.chmod(0o700)
-        for part in (self.cloud, self.run, self.directory / "n"):
-            part.mkdir(mode=0o700, exist_ok=True)
+        """Create the directory, for its owner only. Raises Unusable."""
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.chmod(0o700)
+            for part in (self.cloud, self.run, self.directory / "n"):
+                part.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise Unusable(f"cannot use {self.directory} as data directory: {error.strerror}") from error
 
     def hold(self) -> int:
         """Keep every other `up` out of the directory until the descriptor is closed. Raises InUse."""

@@ -9,14 +9,11 @@ from volplane.api.apps import Deployment
 from volplane.api.core import Node
 from volplane.api.storage import CSINode
 from volplane.client.client import Client
+from volplane.cluster.errors import NotReady
 from volplane.cluster.layout import Member
 from volplane.drivers.ebs import NAME
 
 PATIENCE = 60.0  # seconds; a start that takes longer is stuck, and says on what
-
-
-class NotReady(Exception):
-    """The start did not come to its end in time; names what is missing."""
 
 
 async def ready(client: Client, members: Sequence[Member]) -> None:
@@ -32,7 +29,8 @@ async def ready(client: Client, members: Sequence[Member]) -> None:
                 changed.clear()
                 await changed.wait()
     except TimeoutError as error:
-        raise NotReady(missing(client, members) or "the API server does not answer") from error
+        why = missing(client, members) or "the API server does not answer"
+        raise NotReady(f"not ready after {PATIENCE:g} s: {why}") from error
     finally:
         for end in ends:
             end()

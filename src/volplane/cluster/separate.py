@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
@@ -23,11 +24,14 @@ from volplane.api.core import Namespace
 from volplane.api.errors import Timeout, Unavailable
 from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
+from volplane.base import clock
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.cluster import Settings, cloud_settings, node_settings, readiness
+from volplane.cluster import readiness
 from volplane.cluster.apply import apply
+from volplane.cluster.errors import NotReady, RoleFailed
 from volplane.cluster.layout import REGION, Layout, Member
+from volplane.cluster.whole import Settings, cloud_settings, node_settings
 from volplane.host import Host
 from volplane.host.processes import Process, start_time
 from volplane.node.settings import NodeSettings
@@ -37,6 +41,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between two starts of a role that keeps dying
 LIFELINE = "VOLPLANE_LIFELINE"
 PATIENCE = 30.0
+GIVE_UP = 5.0  # seconds in which a role that is wanted for the start may end again and again
 
 
 class Identity(Struct, frozen=True):
@@ -61,6 +66,11 @@ class Runs:
 
     def log(self, role: str) -> Path:
         return self.directory / f"{role.replace('/', '-')}.log"
+
+    def last_words(self, role: str) -> str:
+        lines = self.log(role).read_text(errors="replace").split("\n")
+        said = [line.removeprefix("volplane: ") for line in lines if line.strip()]
+        return said[-1] if said else f"its log {self.log(role)} is empty"
 
     def crashed(self, role: str) -> Path:
         """Exists while a role is to stay down."""
@@ -88,6 +98,7 @@ class Separate:
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._processes: dict[str, Process] = {}
         self._revived = asyncio.Event()
+        self._is_up = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -140,8 +151,27 @@ class Separate:
         self._stack.push_async_callback(transport.close)
         self.client = Client(transport, component="volplane")
         self._stack.push_async_callback(self.client.close)
-        async with asyncio.timeout(PATIENCE):
-            await self.client.cache(Namespace).synced()
+        await self._unless_broken(self._answers())
+
+    async def _answers(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.client.cache(Namespace).synced()
+        except TimeoutError:
+            raise NotReady(f"the API server does not answer: see {self.runs.log('apiserver')}") from None
+
+    async def _unless_broken(self, work: Awaitable[None]) -> None:
+        """Wait for `work`, or raise what keeps a role from starting."""
+        waited = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({waited, *self._keepers.values()}, return_when=asyncio.FIRST_COMPLETED)
+            for keeper in self._keepers.values():
+                if keeper.done():
+                    keeper.result()
+            await waited
+        finally:
+            waited.cancel()
+            await asyncio.gather(waited, return_exceptions=True)
 
     def _login(self, user: str) -> str:
         """A kubeconfig with a certificate for this role."""
@@ -204,11 +234,10 @@ class Separate:
     async def _keeper(self, role: str, arguments: list[str]) -> None:
         verb = role.partition("/")[0]
         argv = [sys.executable, "-m", "volplane", verb, *arguments]
-        pause = FIRST_PAUSE
-        again = False
+        pause, again, failing = FIRST_PAUSE, False, 0.0
         while True:
             await self._wait_for_revival(role)
-            began = asyncio.get_running_loop().time()
+            began = clock.now()
             env = self._environment(again=again)
             again = True
             process = await self.host.spawn(
@@ -217,8 +246,12 @@ class Separate:
             self._processes[role] = process
             self.runs.write(role, process.pid)
             code = await process.wait()
+            lived = clock.now() - began
+            # Killed, or at work for a while: that it can start is known.
+            failing = 0.0 if code < 0 or lived > GIVE_UP else failing or began
+            if failing and not self._is_up and clock.now() - failing > GIVE_UP:
+                raise RoleFailed(f"{role} does not start: {self.runs.last_words(role)}")
             log.warning("%s ended with %d; starting it again", role, code, extra={"log": self.runs.log(role)})
-            lived = asyncio.get_running_loop().time() - began
             pause = FIRST_PAUSE if lived > LONGEST_PAUSE else min(pause * 2, LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
@@ -228,7 +261,9 @@ class Separate:
             await self._revived.wait()
 
     async def ready(self) -> None:
-        await readiness.ready(self.client, [m for m in self.members if not self._is_down(m)])
+        members = [m for m in self.members if not self._is_down(m)]
+        await self._unless_broken(readiness.ready(self.client, members))
+        self._is_up = True
         self.layout.ready.write_text(f"{os.getpid()}\n")
 
     def _is_down(self, member: Member) -> bool:
@@ -254,16 +289,15 @@ class Separate:
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-        if process is None or not process.running:
-            return
-        process.send(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(PATIENCE + 10):
+        if process is not None and process.running:
+            process.send(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(PATIENCE + 10):
+                    await process.wait()
+            except TimeoutError:
+                log.error("%s does not end; killing it", role)
+                process.kill()
                 await process.wait()
-        except TimeoutError:
-            log.error("%s does not end; killing it", role)
-            process.kill()
-            await process.wait()
         self.runs.pid_file(role).unlink(missing_ok=True)
 
     def _cut_lifeline(self) -> None:

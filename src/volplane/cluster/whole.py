@@ -1,0 +1,216 @@
+"""A whole cluster in one process, over one store.
+
+Start and stop have an order: the last pods need their drivers to be unmounted, and drivers need their disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import AsyncExitStack
+from typing import Annotated, Self
+
+from msgspec import Meta, Struct
+
+from volplane import apiserver, cloud, scheduler
+from volplane.apiserver.auth.certificates import Authority
+from volplane.apiserver.server import Server
+from volplane.client.cache import Caches
+from volplane.client.client import Client
+from volplane.cluster import readiness
+from volplane.cluster.apply import apply
+from volplane.cluster.images import Kit, images
+from volplane.cluster.layout import REGION, Layout, Member, Memory
+from volplane.controllers import manager
+from volplane.drivers import ebs
+from volplane.host import Host
+from volplane.node.runner import NodeRole
+from volplane.node.settings import NodeSettings
+from volplane.store.sqlite import SqliteStore
+
+log = logging.getLogger(__name__)
+
+
+def about(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    data_dir: Annotated[str, about("where everything is kept; a later start continues there")] = "~/.volplane"
+    nodes: Annotated[int, about("how many nodes: worker-1 … worker-N")] = 3
+    nodes_per_zone: Annotated[int, about("how many of them share a zone")] = 2
+    port: Annotated[int, about("of the API server; 0: the last one, at first any that is free")] = 0
+    pvclaimbinder_sync_period: Annotated[float, about("between two looks at every claim and volume")] = 15.0
+    max_wait_for_unmount: Annotated[float, about("what a node that does not answer gets to unmount")] = 360.0
+    disable_force_detach_on_timeout: Annotated[bool, about("never detach from such a node by force")] = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.nodes <= 1000:
+            raise ValueError(f"--nodes must be between 0 and 1000, not {self.nodes}")
+        if self.nodes_per_zone < 1:
+            raise ValueError(f"--nodes-per-zone must be at least 1, not {self.nodes_per_zone}")
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"--port must be a port number, not {self.port}")
+
+
+class Cluster:
+    """`async with Cluster(settings) as cluster:` all roles run inside, and have stopped cleanly after it."""
+
+    server: Server
+    memory: Memory
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.layout = Layout(settings.data_dir)
+        self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
+        self.nodes: dict[str, NodeRole] = {}
+        self._stack = AsyncExitStack()
+        self._roles: set[asyncio.Task[None]] = set()
+        self._started = False
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # --- start
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        self.layout.make()
+        self._stack.callback(os.close, self.layout.hold())
+        store = await SqliteStore.open(self.layout.state)
+        self._stack.push_async_callback(store.close)
+        self._stack.callback(self.layout.ready.unlink, missing_ok=True)
+        self.memory = self.layout.prepared(self.settings.port, self.settings.nodes)
+        self.host = Host()
+        self._stack.push_async_callback(self.host.close)
+        own = apiserver.Settings(data_dir=str(self.layout.directory), port=self.memory.port)
+        self.server = await apiserver.run(own, store)
+        self._stack.push_async_callback(self.server.close)
+        self.caches = await self._stack.enter_async_context(Caches(self.server.local()))
+        self.client = self.client_of("volplane")
+        self._stack.push_async_callback(self._stop_roles)
+        await self._start_cloud()
+        self._spawn(manager.run(self.client_of("kube-controller-manager"), self._manager()), "controllers")
+        self._spawn(scheduler.run(self.client_of("kube-scheduler")), "scheduler")
+        self._stack.push_async_callback(self._stop_nodes)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(apply(self.client))
+            for member in self.members:
+                group.create_task(self._start_node(member))
+        self._started = True
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def client_of(self, component: str) -> Client:
+        return Client(self.server.local(), caches=self.caches, component=component)
+
+    def _manager(self) -> manager.Settings:
+        return manager.Settings(
+            pvclaimbinder_sync_period=self.settings.pvclaimbinder_sync_period,
+            max_wait_for_unmount=self.settings.max_wait_for_unmount,
+            disable_force_detach_on_timeout=self.settings.disable_force_detach_on_timeout,
+            root_ca=self.server.ca.decode(),
+        )
+
+    async def _start_cloud(self) -> None:
+        settings = cloud_settings(self.layout, self.memory, self.members)
+        store = await SqliteStore.open(self.layout.cloud / "state.db")
+        self._stack.push_async_callback(store.close)
+        self.cloud_url = await self._stack.enter_async_context(cloud.serving(settings, self.host, store))
+
+    async def _start_node(self, member: Member) -> None:
+        kit = Kit(self.client_of, self.host, account(self.memory), {member.name: place(member)})
+        settings = node_settings(self.server.authority, member, self.memory)
+        client = self.client_of("kubelet")
+        node = NodeRole(settings, client, self.host, images(kit), cover=(str(self.layout.directory),))
+        self.nodes[member.name] = node
+        await node.start()
+        self._spawn(node.wait(), member.name)
+
+    def _spawn(self, work: object, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        task.set_name(name)
+        self._roles.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._roles.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+            if not self._broken.done():
+                self._broken.set_exception(error)
+
+    # --- running
+
+    async def ready(self) -> None:
+        """Until claims and pods can be served."""
+        await readiness.ready(self.client, self.members)
+        self.layout.ready.write_text(f"{os.getpid()}\n")
+
+    async def wait(self) -> None:
+        """Until a role breaks; raises what broke it."""
+        await asyncio.shield(self._broken)
+
+    # --- stop
+
+    async def __aexit__(self, *_: object) -> None:
+        self._broken.cancel()
+        await self._stack.aclose()
+
+    async def _stop_nodes(self) -> None:
+        # A start that failed leaves the containers of an earlier life as they are.
+        await asyncio.gather(*(node.stop(drain=self._started) for node in self.nodes.values()))
+
+    async def _stop_roles(self) -> None:
+        roles = list(self._roles)
+        for task in roles:
+            task.cancel()
+        await asyncio.gather(*roles, return_exceptions=True)
+
+
+def account(memory: Memory) -> ebs.Account:
+    endpoint = f"http://127.0.0.1:{memory.cloud_port}"
+    return ebs.Account(endpoint, REGION, memory.access_key, memory.secret_key)
+
+
+def place(member: Member) -> ebs.Place:
+    return ebs.Place(member.instance, member.zone)
+
+
+def cloud_settings(layout: Layout, memory: Memory, members: list[Member]) -> cloud.Settings:
+    return cloud.Settings(
+        data_dir=str(layout.cloud),
+        access_key=memory.access_key,
+        secret_key=memory.secret_key,
+        port=memory.cloud_port,
+        zones=tuple(dict.fromkeys(m.zone for m in members)) or (f"{REGION}a",),
+        instances=tuple(cloud.Instance(m.instance, m.zone, str(m.root / "dev"), m.name) for m in members),
+    )
+
+
+def node_settings(authority: Authority, member: Member, memory: Memory) -> NodeSettings:
+    hosts = ("127.0.0.1", "localhost", member.name)
+    pair = authority.server(f"kubelet-{member.name}", hosts)
+    return NodeSettings(
+        hostname_override=member.name,
+        root_dir=str(member.root),
+        port=memory.kubelet_ports[member.name],
+        tls_cert_file=str(pair.cert_path),
+        tls_private_key_file=str(pair.key_path),
+        client_ca_file=str(authority.pair.cert_path),
+        zone=member.zone,
+        region=REGION,
+        instance_id=member.instance,
+        instance_type="m5.large",
+        provider_id=f"aws:///{member.zone}/{member.instance}",
+        cluster_host="127.0.0.1",
+        cluster_port=memory.port,
+    )

@@ -35,6 +35,7 @@ class Facts(Struct, frozen=True):
     fields: Mapping[str, Selectable] = {}
     legacy_fields: bool = False  # words its refusal of an unknown field selector in the old way
     check_name: Callable[[str, bool], list[str]] = naming.subdomain
+    qualified_finalizers: bool = True  # refuses finalizers without a domain
     grace: Callable[[Any, int | None], int] | None = None
 
 
@@ -65,6 +66,7 @@ def facts_of(kind: Kind) -> Facts:
         },
         legacy_fields=bool(selectable),
         check_name=_NAMES.get(resource, naming.subdomain),
+        qualified_finalizers=not custom and resource not in _ANY_FINALIZERS,
         grace=pod_grace if resource == "pods" else None,
     )
 
@@ -131,6 +133,7 @@ _ANSWERS_DELETED = frozenset(
         "deviceclasses.resource.k8s.io",
     }
 )
+_ANY_FINALIZERS = frozenset({"customresourcedefinitions.apiextensions.k8s.io"})
 _PROPAGATION = {"jobs.batch": "Orphan"}
 _REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 _ALWAYS = {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace"}

@@ -15,6 +15,7 @@ from msgspec import structs
 from volplane.api import names
 from volplane.api.errors import Cause, forbidden, invalid, required, too_long
 from volplane.api.meta import ObjectMeta, OwnerReference
+from volplane.apiserver import naming
 from volplane.apiserver.strategy import AnyStrategy, Call
 from volplane.base import clock
 
@@ -74,11 +75,22 @@ def validate(strategy: AnyStrategy, meta: ObjectMeta) -> list[Cause]:
         *_labels(meta),
         *_annotations(meta),
         *_owners(meta.owner_references),
-        *_finalizers(meta.finalizers),
+        *_finalizers(meta.finalizers, qualified=strategy.facts.qualified_finalizers),
     ]
 
 
-def validate_change(old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
+def validate_embedded(meta: ObjectMeta) -> list[Cause]:
+    """Metadata of an object inside another one: any name that can stand in a path, no namespace asked for."""
+    causes = [invalid("metadata.name", meta.name, text) for text in naming.path_segment(meta.name, False)]
+    causes += [
+        invalid("metadata.generateName", meta.generate_name, text)
+        for text in naming.path_segment(meta.generate_name, True)
+    ]
+    causes += [*_labels(meta), *_annotations(meta), *_owners(meta.owner_references)]
+    return causes + _finalizers(meta.finalizers, qualified=False)
+
+
+def validate_change(strategy: AnyStrategy, old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
     causes: list[Cause] = []
     if new.labels is not old.labels and new.labels != old.labels:
         causes += _labels(new)
@@ -87,7 +99,7 @@ def validate_change(old: ObjectMeta, new: ObjectMeta) -> list[Cause]:
     if new.owner_references != old.owner_references:
         causes += _owners(new.owner_references)
     if new.finalizers != old.finalizers:
-        causes += _finalizers(new.finalizers)
+        causes += _finalizers(new.finalizers, qualified=strategy.facts.qualified_finalizers)
         causes += _late_finalizers(old, new)
     return causes
 
@@ -149,19 +161,24 @@ def _owners(owners: Sequence[OwnerReference]) -> list[Cause]:
     return causes
 
 
-def _finalizers(finalizers: Sequence[str]) -> list[Cause]:
+def _finalizers(finalizers: Sequence[str], *, qualified: bool) -> list[Cause]:
     path = "metadata.finalizers"
     causes = []
     for name in finalizers:
         if not names.is_qualified(name):
             causes.append(invalid(path, name, _QUALIFIED))
-        elif "/" not in name and name not in _STANDARD_FINALIZERS:
+        elif qualified and not is_qualified_finalizer(name):
             told = "name is neither a standard finalizer name nor is it fully qualified"
             causes.append(invalid(path, name, told))
     if ORPHAN in finalizers and FOREGROUND in finalizers:
         told = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
         causes.append(invalid(path, list(finalizers), told))
     return causes
+
+
+def is_qualified_finalizer(name: str) -> bool:
+    """With a domain of its own, or one of the API's."""
+    return "/" in name or name in _STANDARD_FINALIZERS
 
 
 def _late_finalizers(old: ObjectMeta, new: ObjectMeta) -> list[Cause]:

@@ -5,10 +5,13 @@ With `prefix` the name is a generateName: its last characters are still to come,
 
 from __future__ import annotations
 
+import re
+
 from volplane.api import names
 
 SUBDOMAIN_LENGTH = 253
 LABEL_LENGTH = 63
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def subdomain(name: str, prefix: bool) -> list[str]:
@@ -21,6 +24,19 @@ def label(name: str, prefix: bool) -> list[str]:
     name = _masked(name, prefix)
     wrong = [] if len(name) <= LABEL_LENGTH else [_too_long(LABEL_LENGTH)]
     return wrong if names.is_label(name[:LABEL_LENGTH]) else [*wrong, names.LABEL_MESSAGE]
+
+
+DNS_1035_MESSAGE = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
+    "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for "
+    "validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+)
+
+
+def dns_1035(name: str) -> list[str]:
+    """A label that begins with a letter: what kinds, resources and versions are called."""
+    wrong = [] if len(name) <= LABEL_LENGTH else [_too_long(LABEL_LENGTH)]
+    return wrong if _DNS_1035.fullmatch(name) else [*wrong, DNS_1035_MESSAGE]
 
 
 def path_segment(name: str, prefix: bool) -> list[str]:

@@ -134,7 +134,7 @@ def _counted(entry: Entry, old: Any, new: Any) -> Any:
 
 def _validate(entry: Entry, call: Call, old: Any, new: Any, part: Part) -> None:
     was, becomes = entry.shape.metadata(old), entry.shape.metadata(new)
-    causes = metadata.validate_change(was, becomes) + part.validate(call, old, new)
+    causes = metadata.validate_change(entry.strategy, was, becomes) + part.validate(call, old, new)
     if causes:
         raise Invalid.of(entry.kind, call.name, causes)
 

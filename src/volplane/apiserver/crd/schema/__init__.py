@@ -1,0 +1,53 @@
+"""Structural schemas at work: what they remove from plain data, what they fill in, what they object to.
+
+A schema is the plain JSON of `openAPIV3Schema`; every function here walks value and schema side by side.
+Data is changed in place and must belong to the caller. What upstream calls a node's structure (properties,
+items, additionalProperties, type) decides about pruning and defaults; everything else only validates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+PRESERVE = "x-kubernetes-preserve-unknown-fields"
+EMBEDDED = "x-kubernetes-embedded-resource"
+INT_OR_STRING = "x-kubernetes-int-or-string"
+LIST_TYPE = "x-kubernetes-list-type"
+LIST_KEYS = "x-kubernetes-list-map-keys"
+MAP_TYPE = "x-kubernetes-map-type"
+VALIDATIONS = "x-kubernetes-validations"
+
+TYPE_META = frozenset({"apiVersion", "kind", "metadata"})
+
+
+def property_of(schema: Schema | None, name: str) -> Schema | None:
+    """The schema of a member: its own, or the one for all members that have none."""
+    if schema is None:
+        return None
+    found: Schema | None = schema.get("properties", {}).get(name)
+    return found if found is not None else additional_of(schema)
+
+
+def additional_of(schema: Schema) -> Schema | None:
+    """additionalProperties where it is a schema; a bare `true` says nothing about the values."""
+    found = schema.get("additionalProperties")
+    return found if isinstance(found, Mapping) else None
+
+
+def items_of(schema: Schema | None) -> Schema | None:
+    found = schema.get("items") if schema is not None else None
+    return found if isinstance(found, Mapping) else None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal as JSON: 1 and 1.0 are, 1 and true are not, a list and a tuple are."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)

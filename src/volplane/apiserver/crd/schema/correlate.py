@@ -1,0 +1,68 @@
+"""Which old value a new one stands against: what ratcheting and `oldSelf` go by.
+
+Members go together by name, items of a list only where the list is a map by keys; items of other lists have
+no counterpart. A value without one is never `unchanged`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volplane.apiserver.crd.schema import LIST_KEYS, LIST_TYPE, Schema, same
+
+_ABSENT: Any = object()
+_SCALARS = (bool, int, float, str)
+
+
+class Pair:
+    """A new value with its old one."""
+
+    __slots__ = ("_items", "_unchanged", "new", "old")
+
+    def __init__(self, new: Any, old: Any) -> None:
+        self.new = new
+        self.old = old
+        self._unchanged: bool | None = None
+        self._items: dict[Any, Any] | None = None
+
+    @property
+    def unchanged(self) -> bool:
+        if self._unchanged is None:
+            self._unchanged = same(self.new, self.old)
+        return self._unchanged
+
+    def member(self, name: str) -> Pair | None:
+        if not isinstance(self.new, dict) or not isinstance(self.old, dict):
+            return None
+        new, old = self.new.get(name, _ABSENT), self.old.get(name, _ABSENT)
+        return None if new is _ABSENT or old is _ABSENT else Pair(new, old)
+
+    def item(self, at: int, schema: Schema) -> Pair | None:
+        if not isinstance(self.new, list) or not isinstance(self.old, list):
+            return None
+        if self._items is None:
+            self._items = keyed(self.old, schema)
+        old = self._items.get(key_of(self.new[at], schema), _ABSENT)
+        return None if old is _ABSENT else Pair(self.new[at], old)
+
+
+def keyed(items: list[Any], schema: Schema) -> dict[Any, Any]:
+    """The items of a list by their keys; the first of several wins. Empty for lists that are no maps."""
+    if schema.get(LIST_TYPE) != "map" or not schema.get(LIST_KEYS):
+        return {}
+    found: dict[Any, Any] = {}
+    for item in items:
+        key = key_of(item, schema)
+        if key is not None:
+            found.setdefault(key, item)
+    return found
+
+
+def key_of(item: Any, schema: Schema) -> Any:
+    """What identifies an item of a map list, or None when it has no full key."""
+    if not isinstance(item, dict):
+        return None
+    values = [item.get(name) for name in schema.get(LIST_KEYS, ())]
+    if not values or not all(isinstance(v, _SCALARS) for v in values):
+        return None
+    return tuple((isinstance(v, bool), v) for v in values)

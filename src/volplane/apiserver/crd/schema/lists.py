@@ -1,0 +1,60 @@
+"""Lists that are sets or maps: no element twice, no key twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import json
+
+from volplane.api.errors import Cause, duplicate, invalid
+from volplane.apiserver.crd.schema import LIST_KEYS, LIST_TYPE, Schema, additional_of, items_of
+
+
+def validate(value: Any, schema: Schema | None, path: str = "") -> list[Cause]:
+    if schema is None:
+        return []
+    if isinstance(value, dict):
+        properties, others = schema.get("properties", {}), additional_of(schema)
+        wrong = []
+        for name, inner in value.items():
+            if not isinstance(inner, dict | list):
+                continue
+            if name in properties:
+                wrong += validate(inner, properties[name], f"{path}.{name}" if path else name)
+            elif others is not None:
+                wrong += validate(inner, others, f"{path}[{name}]")
+        return wrong
+    if isinstance(value, list):
+        wrong = _unique(value, schema, path)
+        for at, inner in enumerate(value):
+            wrong += validate(inner, items_of(schema), f"{path}[{at}]")
+        return wrong
+    return []
+
+
+def _unique(items: list[Any], schema: Schema, path: str) -> list[Cause]:
+    match schema.get(LIST_TYPE):
+        case "set":
+            return [duplicate(f"{path}[{at}]", items[at]) for at in _repeated(items)]
+        case "map":
+            return _unique_keys(items, schema.get(LIST_KEYS, ()), path)
+    return []
+
+
+def _unique_keys(items: list[Any], names: Iterable[str], path: str) -> list[Cause]:
+    for at, item in enumerate(items):
+        if item is not None and not isinstance(item, dict):
+            return [invalid(f"{path}[{at}]", item, "must be an object for an array of list-type map")]
+    keys = [{name: item[name] for name in names if name in item} if item else {} for item in items]
+    return [duplicate(f"{path}[{at}]", keys[at]) for at in _repeated(keys)]
+
+
+def _repeated(values: list[Any]) -> Iterator[int]:
+    """Where each repeated value appears for the second time; later ones say nothing new."""
+    times: dict[Any, int] = {}
+    for at, value in enumerate(values):
+        known = json.encode(value, order="deterministic")  # 1 and true, and 1 and "1", are different
+        times[known] = times.get(known, 0) + 1
+        if times[known] == 2:
+            yield at

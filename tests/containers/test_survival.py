@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from volplane.host.processes import exited, start_time
+from volplane.node.containers import process
 
 pytestmark = pytest.mark.root
 
@@ -109,6 +115,51 @@ async def test_what_never_ran_is_cleared_away(room: Any) -> None:
     async with room.emptied() as runtime:
         assert await runtime.states() == []
         assert not (room.containers / "half").exists()
+
+
+async def test_a_start_whose_node_is_gone_never_happens(room: Any) -> None:
+    async with room.runtime() as runtime:
+        await runtime.launcher.prepare()
+        ours, theirs = socket.socketpair()
+        ours.close()  # as the kernel does when the node is killed
+        directory = f"{room.containers}/one"
+        request = {"op": "start", "directory": directory, "plain": True, "host_pid": False}
+        given = process._as_file(msgspec.json.encode(room.shell("echo ran")))
+        await runtime.launcher._send(msgspec.json.encode(request), [theirs.fileno(), given])
+        theirs.close()
+        os.close(given)
+        launcher = runtime.launcher.pid
+    await gone(launcher)
+    async with asyncio.timeout(20):
+        while await asyncio.to_thread(children_titled, "volplane-shim one"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    async with room.emptied() as runtime:
+        assert await runtime.states() == []
+        assert (await runtime.start(room.shell("echo ran"))).running
+        assert (await runtime.wait("one")).exit_code == 0
+    assert room.output() == ["ran"]
+
+
+def children_titled(title: str) -> list[int]:
+    found = []
+    for entry in os.scandir("/proc"):
+        with suppress(OSError):
+            if entry.name.isdigit() and title in Path(entry.path, "cmdline").read_text():
+                found.append(int(entry.name))
+    return found
+
+
+async def test_a_start_that_is_under_way_is_waited_for(room: Any) -> None:
+    directory = room.containers / "one"
+    directory.mkdir()
+    shim = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(shim, fcntl.LOCK_EX)
+    async with room.emptied() as runtime:
+        looking = asyncio.create_task(runtime.states())
+        await asyncio.sleep(0.05)
+        assert not looking.done()
+        os.close(shim)  # it gave up
+        assert await looking == []
 
 
 async def test_a_pid_of_somebody_else_is_not_ours(room: Any) -> None:

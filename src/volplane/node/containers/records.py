@@ -6,9 +6,11 @@ over. A process is the one we mean only if its pid, its start time and the boot 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
+import time
 from typing import TypeVar
 
 from msgspec import Struct
@@ -18,6 +20,8 @@ from volplane.host.processes import start_time
 from volplane.node.containers.base import KILLED, START_ERROR, ContainerError, ContainerSpec, State, ended
 
 K = TypeVar("K", bound=Struct)
+
+PATIENCE = 30.0  # seconds for a start that has begun
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
 
@@ -107,11 +111,36 @@ def load_all(base: str) -> list[Record]:
     for entry in sorted(os.scandir(base), key=lambda e: e.name):
         if not entry.is_dir(follow_symlinks=False):
             continue
-        if record := load(entry.path):
+        if record := load(entry.path) or _begun(entry.path):
             records.append(record)
         else:
             delete(entry.path)
     return records
+
+
+def _begun(directory: str) -> Record | None:
+    """Of a start that an earlier life of this node has asked for: the shim runs it or gives up, at once.
+
+    It holds a lock on the directory as long as it lives.
+    """
+    try:
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:  # it has given up just now
+        return None
+    try:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if record := load(directory):
+                    return record
+                time.sleep(0.002)
+            else:
+                return load(directory)  # it may have ended meanwhile
+    finally:
+        os.close(lock)
+    raise ContainerError(f"a start in {directory} comes to no end")
 
 
 def delete(directory: str) -> None:

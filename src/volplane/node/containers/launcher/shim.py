@@ -1,7 +1,9 @@
 """The one who stays: writes a container's log, its pid and its exit code, and outlives everybody else.
 
-The order makes adoption safe. The pid file is on disk before the command may run, and the command runs only
-if the node role was still alive after that: so whoever starts next finds every container that ever ran.
+The order makes adoption safe. From the first file on, the directory is locked; if the node role has gone by
+the time that everything is ready, it is as if nobody had asked. Otherwise the pid file is written and the
+command runs. So whoever starts next finds every container that ever ran, if it waits for locked directories
+without a pid file, and nothing else.
 """
 
 from __future__ import annotations
@@ -91,13 +93,12 @@ class Shim:
         log = Log(spec["log_path"])
         trees = root.copy_sources(spec)
         self._join_cgroups(spec["cgroups"])
+        if _gone(reply):
+            self._give_up(directory)
+            return
         state = {**self.described, "started_at": stamp()}
         write_whole(f"{directory}/container.json", {**state, "spec": spec})
-        streams = {}
-        if _gone(reply):
-            os.kill(self.pid, signal.SIGKILL)
-        else:
-            streams = self._tell(spec, trees)
+        streams = self._tell(spec, trees)
         failure = self._await_exec()
         if failure:
             log.write("stderr", failure["message"].encode() + b"\n")
@@ -111,6 +112,12 @@ class Shim:
             "finished_at": stamp(),
         }
         write_whole(f"{directory}/exit.json", result)
+
+    def _give_up(self, directory: str) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        with suppress(OSError):
+            os.rmdir(directory)
 
     def _join_cgroups(self, groups: list[str]) -> None:
         for group in groups:

@@ -121,8 +121,12 @@ async def test_a_token_expires() -> None:
     await local.create(ServiceAccount(metadata=ObjectMeta(name="a", namespace="default")))
     made = await local.create(TokenRequest(), "default", name="a", subresource="token", of=ServiceAccount)
     tokens = AccountTokens(core.backend)
-    assert tokens(made.status.token) is not None
+    good = tokens(made.status.token)
+    assert good is not None
+    assert good.user is not None
     await asyncio.sleep(3600 + 61)
-    assert tokens(made.status.token) is None
+    bad = tokens(made.status.token)
+    assert bad is not None
+    assert (bad.user, bad.error) == (None, "service account token has expired")
     await core.close()
     await store.close()

@@ -107,6 +107,11 @@ class Forbidden(APIError):
     def to(cls, kind: Kind, name: str, why: str, causes: Iterable[Cause] = ()) -> Forbidden:
         return cls(f"{_subject(kind, name)} is forbidden: {why}", details=_with(_of(kind, name), causes))
 
+    def status(self) -> dict[str, Any]:
+        status = super().status()
+        status.setdefault("details", {})
+        return status
+
 
 class NotFound(APIError):
     code = 404

@@ -34,10 +34,9 @@ from volplane.api.authorization import (
 from volplane.api.errors import BadRequest, Cause, Invalid, invalid
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import answers, decode, options
-from volplane.apiserver.auth.authenticate import Authenticator
+from volplane.apiserver.auth.authenticate import AUDIENCES, Authenticator
 from volplane.apiserver.auth.authorize import Act, Authority
-from volplane.apiserver.auth.issuer import ISSUER
-from volplane.apiserver.auth.rbac.index import aggregate
+from volplane.apiserver.auth.texts import aggregate
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
 from volplane.apiserver.strategy import Call, User
@@ -83,12 +82,10 @@ def _token(server: Asked, call: Call, review: TokenReview) -> TokenReview:
 
 
 def _token_status(server: Asked, review: TokenReview) -> TokenReviewStatus:
-    if review.spec.audiences and ISSUER not in review.spec.audiences:
-        return TokenReviewStatus(error="the token is not for these audiences")
-    user = server.authenticate.by_token(review.spec.token)
-    if user is None:
-        return TokenReviewStatus(error="the token is not known")
-    return TokenReviewStatus(authenticated=True, user=_info(user), audiences=(ISSUER,))
+    checked = server.authenticate.check(review.spec.token, review.spec.audiences or AUDIENCES)
+    if checked.user is None:
+        return TokenReviewStatus(error=checked.error)
+    return TokenReviewStatus(authenticated=True, user=_info(checked.user), audiences=checked.audiences)
 
 
 # --- may they

@@ -1,25 +1,36 @@
-"""Service-account tokens: believed only while their account, and the pod they are bound to, exist.
+"""Service-account tokens: believed only while their account, and what they are bound to, exist.
 
-A token's signature is checked once and remembered; that it has not expired, and that the objects it is
-bound to are still the same ones, is checked every time.
+A token's signature is checked once and remembered; that it has not expired, and that the objects it is bound
+to are still the same ones, is checked every time. A pod's token names the pod's node too, but lives and dies
+with the pod alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from volplane.api.core import Node, Pod, Secret, ServiceAccount
 from volplane.api.meta import Resource
+from volplane.apiserver.auth.authenticate import AUDIENCES, Checked
 from volplane.apiserver.auth.issuer import ISSUER
+from volplane.apiserver.auth.texts import listed
+from volplane.apiserver.auth.users import ACCOUNT_PREFIX, account_groups
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.strategy import User
 from volplane.base import clock
 
-LEEWAY = 60.0  # seconds that clocks may differ
+LEEWAY = timedelta(seconds=60)  # that clocks may differ
 REMEMBERED = 1024
-_BOUND: Mapping[str, type[Resource]] = {"pod": Pod, "node": Node, "secret": Secret}
+INVALIDATED = "service account token has been invalidated"
+EXTRA = "authentication.kubernetes.io/"
+
+
+class _Verified(NamedTuple):
+    claims: Mapping[str, Any]
+    user: User
 
 
 class AccountTokens:
@@ -28,55 +39,97 @@ class AccountTokens:
     def __init__(self, backend: Backend) -> None:
         self._issuer = backend.issuer
         self._backend = backend
-        self._verified: dict[bytes, dict[str, Any]] = {}
+        self._verified: dict[bytes, _Verified] = {}
 
-    def __call__(self, token: str) -> User | None:
-        return self.user(token, (ISSUER,))
-
-    def user(self, token: str, audiences: tuple[str, ...]) -> User | None:
-        claims = self._claims(token)
-        if claims is None or claims.get("iss") != ISSUER or not set(audiences) & set(claims.get("aud", ())):
-            return None
-        now = clock.wall().timestamp()
-        if not claims.get("nbf", 0) - LEEWAY <= now <= claims.get("exp", 0) + LEEWAY:
-            return None
-        bound = claims.get("kubernetes.io", {})
-        return _user(claims, bound) if self._all_there(bound) else None
-
-    def _claims(self, token: str) -> dict[str, Any] | None:
+    def __call__(self, token: str, audiences: tuple[str, ...] = AUDIENCES) -> Checked | None:
+        """None: not a token of this issuer."""
         digest = hashlib.sha256(token.encode()).digest()
-        if digest in self._verified:
-            return self._verified[digest]
-        claims = self._issuer.claims(token)
-        if claims is not None:
-            self._verified[digest] = claims
-            if len(self._verified) > REMEMBERED:
-                del self._verified[next(iter(self._verified))]
-        return claims
+        verified = self._verified.get(digest)
+        if verified is None:
+            read = self._issuer.read(token)
+            if read is None or read.claims.get("iss") != ISSUER:
+                return None
+            if read.error:
+                return Checked(error=read.error)
+            verified = self._remember(digest, read.claims)
+        meant = verified.claims.get("aud") or AUDIENCES
+        ours = tuple(audience for audience in meant if audience in audiences)
+        if not ours:
+            told = f"token audiences {listed(meant)} is invalid for the target audiences {listed(audiences)}"
+            return Checked(error=told)
+        error = self._wrong(verified.claims)
+        return Checked(error=error) if error else Checked(verified.user, ours)
 
-    def _all_there(self, bound: Mapping[str, Any]) -> bool:
+    def _remember(self, digest: bytes, claims: Mapping[str, Any]) -> _Verified:
+        if len(self._verified) >= REMEMBERED:
+            del self._verified[next(iter(self._verified))]
+        verified = self._verified[digest] = _Verified(claims, _user(claims))
+        return verified
+
+    def _wrong(self, claims: Mapping[str, Any]) -> str:
+        """What makes a well signed token worthless now."""
+        now = clock.wall()
+        leeway, moment = LEEWAY.total_seconds(), now.timestamp()
+        if moment > claims.get("exp", 0) + leeway:
+            return "service account token has expired"
+        if moment < claims.get("nbf", 0) - leeway:
+            return "service account token is not valid yet"
+        bound = claims.get("kubernetes.io", {})
+        return self._account(bound, now) or self._bound(bound, now)
+
+    def _account(self, bound: Mapping[str, Any], now: datetime) -> str:
+        namespace, reference = bound.get("namespace", ""), bound.get("serviceaccount", {})
+        name, uid = reference.get("name", ""), reference.get("uid", "")
+        account = self._find(ServiceAccount, namespace, name)
+        if account is None:
+            return f'serviceaccounts "{name}" not found'
+        if account.uid != uid:
+            return f"service account UID ({account.uid}) does not match claim ({uid})"
+        if _long_deleted(account, now):
+            return f"service account {namespace}/{name} has been deleted"
+        return ""
+
+    def _bound(self, bound: Mapping[str, Any], now: datetime) -> str:
         namespace = bound.get("namespace", "")
-        account = bound.get("serviceaccount", {})
-        return self._is_there(ServiceAccount, namespace, account) and all(
-            self._is_there(type, namespace, bound[word]) for word, type in _BOUND.items() if word in bound
-        )
+        if "secret" in bound:
+            return self._lives(Secret, namespace, bound["secret"], now)
+        if "pod" in bound:
+            return self._lives(Pod, namespace, bound["pod"], now)
+        if "node" in bound:
+            return self._lives(Node, "", bound["node"], now)
+        return ""
 
-    def _is_there(self, type: type[Resource], namespace: str, reference: Mapping[str, str]) -> bool:
+    def _lives(
+        self, type: type[Resource], namespace: str, reference: Mapping[str, str], now: datetime
+    ) -> str:
+        found, uid = self._find(type, namespace, reference.get("name", "")), reference.get("uid", "")
+        if found is None or _long_deleted(found, now):
+            return INVALIDATED
+        if found.uid != uid:
+            word = type.__name__.lower()
+            return f"{word} UID ({found.uid}) does not match service account {word} ref claim ({uid})"
+        return ""
+
+    def _find(self, type: type[Resource], namespace: str, name: str) -> Resource | None:
         entry = self._backend.registry.of(type)
-        record = self._backend.store.peek(entry.key(namespace, reference.get("name", "")))
-        return record is not None and entry.feed.object(record).uid == reference.get("uid")
+        record = self._backend.store.peek(entry.key(namespace, name))
+        found: Resource | None = None if record is None else entry.feed.object(record)
+        return found
 
 
-def _user(claims: Mapping[str, Any], bound: Mapping[str, Any]) -> User:
-    namespace, account = bound["namespace"], bound["serviceaccount"]
-    extra = {"authentication.kubernetes.io/credential-id": (f"JTI={claims.get('jti', '')}",)}
+def _long_deleted(obj: Resource, now: datetime) -> bool:
+    at = obj.metadata.deletion_timestamp
+    return at is not None and clock.parse(at) < now - LEEWAY
+
+
+def _user(claims: Mapping[str, Any]) -> User:
+    bound = claims.get("kubernetes.io", {})
+    namespace, account = bound.get("namespace", ""), bound.get("serviceaccount", {})
+    extra = {f"{EXTRA}credential-id": (f"JTI={claims['jti']}",)} if claims.get("jti") else {}
     for word in ("pod", "node"):
-        if word in bound:
-            extra[f"authentication.kubernetes.io/{word}-name"] = (bound[word]["name"],)
-            extra[f"authentication.kubernetes.io/{word}-uid"] = (bound[word]["uid"],)
-    return User(
-        f"system:serviceaccount:{namespace}:{account['name']}",
-        ("system:serviceaccounts", f"system:serviceaccounts:{namespace}"),
-        account["uid"],
-        extra,
-    )
+        reference = bound.get(word, {})
+        for part in ("name", "uid"):
+            if reference.get(part):
+                extra[f"{EXTRA}{word}-{part}"] = (reference[part],)
+    name = f"{ACCOUNT_PREFIX}{namespace}:{account.get('name', '')}"
+    return User(name, account_groups(namespace), account.get("uid", ""), extra)

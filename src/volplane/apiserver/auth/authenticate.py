@@ -1,7 +1,7 @@
 """Who asks: a verified client certificate, else a bearer token, else nobody in particular.
 
-A token that is presented but not known is refused: it never makes its bearer anonymous. Further kinds of
-tokens (service accounts') join as one more function in the list of the authenticator.
+A token that is presented but not known is refused: it never makes its bearer anonymous. Each kind of token is
+one check in the list; a check that does not know a token says None, one that knows why it is bad says so.
 """
 
 from __future__ import annotations
@@ -10,17 +10,30 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec import structs
 
 from volplane.api.errors import Unauthorized
+from volplane.apiserver.auth.issuer import ISSUER
+from volplane.apiserver.auth.texts import aggregate
 from volplane.apiserver.auth.users import ANONYMOUS, AUTHENTICATED
 from volplane.apiserver.strategy import User
 from volplane.web import Request
 
 WEBSOCKET_TOKEN = "base64url.bearer.authorization.k8s.io."
+AUDIENCES = (ISSUER,)  # those whose tokens are for us
 
-TokenCheck = Callable[[str], User | None]
+
+class Checked(NamedTuple):
+    """What became of a token: a user and the audiences it is good for, or why not."""
+
+    user: User | None = None
+    audiences: tuple[str, ...] = ()
+    error: str = ""
+
+
+TokenCheck = Callable[[str, tuple[str, ...]], Checked | None]
 
 
 class Tokens:
@@ -32,8 +45,10 @@ class Tokens:
     def add(self, token: str, user: User) -> None:
         self._users[_digest(token)] = user
 
-    def __call__(self, token: str) -> User | None:
-        return self._users.get(_digest(token))
+    def __call__(self, token: str, audiences: tuple[str, ...]) -> Checked | None:
+        user = self._users.get(_digest(token))
+        ours = tuple(audience for audience in AUDIENCES if audience in audiences)
+        return Checked(user, ours) if user is not None and ours else None
 
 
 class Authenticator:
@@ -41,19 +56,27 @@ class Authenticator:
         self.checks = list(checks)
 
     def __call__(self, request: Request) -> User:
-        if request.peer is not None:
-            return known(User(request.peer.common_name, tuple(request.peer.organizations)))
+        peer = request.peer
+        if peer is not None and peer.common_name:
+            return known(User(peer.common_name, tuple(peer.organizations)))
         token = bearer(request)
         if token is None:
             return ANONYMOUS
-        user = self.by_token(token)
+        user = self.check(token).user
         if user is None:
             raise Unauthorized()
         return user
 
-    def by_token(self, token: str) -> User | None:
-        found = (check(token) for check in self.checks)
-        return next((known(user) for user in found if user is not None), None)
+    def check(self, token: str, audiences: tuple[str, ...] = AUDIENCES) -> Checked:
+        errors = ["invalid bearer token"]
+        for check in self.checks:
+            checked = check(token, audiences)
+            if checked is None:
+                continue
+            if checked.user is not None:
+                return checked._replace(user=known(checked.user))
+            errors.append(checked.error)
+        return Checked(error=aggregate(errors))
 
 
 def known(user: User) -> User:
@@ -65,20 +88,35 @@ def known(user: User) -> User:
 
 def bearer(request: Request) -> str | None:
     """The token of a request: in the header, or for browsers' WebSockets among the subprotocols."""
-    kind, _, token = request.headers.get("authorization").partition(" ")
-    if kind.lower() == "bearer":
-        return token.strip()
-    for protocol in request.headers.get("sec-websocket-protocol").split(","):
-        if protocol.strip().startswith(WEBSOCKET_TOKEN):
-            return _decoded(protocol.strip().removeprefix(WEBSOCKET_TOKEN))
+    kind, _, token = request.headers.get("authorization").strip().partition(" ")
+    if kind.lower() == "bearer" and token and not token.startswith(" "):
+        return token.partition(" ")[0]
+    if WEBSOCKET_TOKEN in request.headers.get("sec-websocket-protocol") and _is_websocket(request):
+        return _offered(request)
     return None
+
+
+def _is_websocket(request: Request) -> bool:
+    headers = request.headers
+    return "upgrade" in headers.tokens("connection") and "websocket" in headers.tokens("upgrade")
+
+
+def _offered(request: Request) -> str:
+    """Raises Unauthorized unless there is one token, and another protocol that both sides can agree on."""
+    values = request.headers.all("sec-websocket-protocol")
+    protocols = [word.strip() for value in values for word in value.split(",")]
+    tokens = [word for word in protocols if word.startswith(WEBSOCKET_TOKEN)]
+    if len(tokens) != 1 or len(protocols) == 1:
+        raise Unauthorized()
+    return _decoded(tokens[0].removeprefix(WEBSOCKET_TOKEN))
 
 
 def _decoded(text: str) -> str:
     try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-    except (binascii.Error, ValueError):
-        return ""
+        raw = text.encode("ascii") + b"=" * (-len(text) % 4)
+        return base64.b64decode(raw, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise Unauthorized() from error
 
 
 def _digest(token: str) -> bytes:

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -26,6 +26,13 @@ from volplane.apiserver.auth.certificates import write_private
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
+
+
+class Read(NamedTuple):
+    """What a token says, and why it must not be believed."""
+
+    claims: Mapping[str, Any]
+    error: str = ""
 
 
 class Issuer:
@@ -54,19 +61,29 @@ class Issuer:
         r, s = decode_dss_signature(self._key.sign(head.encode(), _ALGORITHM))
         return f"{head}.{_text(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
-    def claims(self, token: str) -> dict[str, Any] | None:
-        """What the token says, if it was signed here."""
+    def read(self, token: str) -> Read | None:
+        """What a token says, and whether it was signed here; None for what is no token at all."""
         try:
-            head, _, signature = token.rpartition(".")
+            header, claims, signature = token.split(".")
+            head: dict[str, Any] = msgspec.json.decode(_bytes(header), type=dict[str, Any])
+            said: dict[str, Any] = msgspec.json.decode(_bytes(claims), type=dict[str, Any])
             raw = _bytes(signature)
-            if len(raw) != 64:
-                return None
-            r, s = int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big")
-            self._public.verify(encode_dss_signature(r, s), head.encode(), _ALGORITHM)
-            said: dict[str, Any] = msgspec.json.decode(_bytes(head.partition(".")[2]), type=dict[str, Any])
-            return said
-        except (InvalidSignature, ValueError, binascii.Error, msgspec.MsgspecError):
+        except (ValueError, binascii.Error, msgspec.MsgspecError):
             return None
+        if head.get("kid") not in (None, "", self.key_id):
+            return Read(said, "invalid signature, no keys found")
+        signed = head.get("alg") == "ES256" and self._is_ours(f"{header}.{claims}".encode(), raw)
+        return Read(said, "" if signed else "go-jose/go-jose: error in cryptographic primitive")
+
+    def _is_ours(self, text: bytes, raw: bytes) -> bool:
+        if len(raw) != 64:
+            return False
+        r, s = int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big")
+        try:
+            self._public.verify(encode_dss_signature(r, s), text, _ALGORITHM)
+        except InvalidSignature:
+            return False
+        return True
 
     def jwks(self) -> dict[str, Any]:
         numbers = self._public.public_numbers()

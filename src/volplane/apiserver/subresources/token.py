@@ -20,20 +20,23 @@ from volplane.base import clock
 
 DEFAULT_LIFE = 3600
 SHORTEST, LONGEST = 600, 1 << 32
+GROUP = "authentication.k8s.io"
 POD_LIFE = 3607  # what admission writes into pods: a sign that old clients may hold on to the token
 EXTENDED_LIFE = 365 * 24 * 3600
 _BOUND: dict[str, type[Resource]] = {"Pod": Pod, "Secret": Secret, "Node": Node}
 
 
 async def request_token(backend: Backend, entry: Entry, call: Call, asked: TokenRequest) -> TokenRequest:
+    _check_names(call, asked.metadata)
     account = await backend.reader.get(ServiceAccount, call.name, call.namespace)
     if account is None:
         raise NotFound.of(entry.kind, call.name)
+    _check_uid(call.name, asked.metadata.uid, account.uid)
     life = DEFAULT_LIFE if asked.spec.expiration_seconds is None else asked.spec.expiration_seconds
-    _check_life(call.name, life)
+    _check_life(life)
     audiences = asked.spec.audiences or (ISSUER,)
     bound = await _bound(backend, call, account, asked.spec.bound_object_ref)
-    extended = life == POD_LIFE and "pod" in bound and ISSUER in audiences
+    extended = life == POD_LIFE and "pod" in bound and set(audiences) <= {ISSUER}
     claims = _claims(call, account, bound, audiences, EXTENDED_LIFE if extended else life)
     if extended:
         claims["kubernetes.io"]["warnafter"] = claims["iat"] + life
@@ -42,13 +45,38 @@ async def request_token(backend: Backend, entry: Entry, call: Call, asked: Token
         expiration_timestamp=clock.stamp(call.now + timedelta(seconds=life)),
     )
     meta = ObjectMeta(
-        name=account.name, namespace=account.namespace, creation_timestamp=clock.stamp(call.now)
+        name=account.name,
+        namespace=account.namespace,
+        uid=account.uid,
+        creation_timestamp=clock.stamp(call.now),
     )
     spec = structs.replace(asked.spec, audiences=audiences, expiration_seconds=life)
     return TokenRequest(metadata=meta, spec=spec, status=status)
 
 
-def _check_life(name: str, life: int) -> None:
+def _check_names(call: Call, meta: ObjectMeta) -> None:
+    for field, given, wanted in (
+        ("name", meta.name, call.name),
+        ("namespace", meta.namespace, call.namespace),
+    ):
+        if given and given != wanted:
+            told = invalid(f"metadata.{field}", given, f"must match the service account {field} if specified")
+            raise Invalid.of("TokenRequest", call.name, [told], group=GROUP)
+
+
+def _check_uid(name: str, given: str, uid: str) -> None:
+    if given and given != uid:
+        why = f"the UID in the token request ({given}) does not match the UID of the service account ({uid})"
+        raise _conflict(f"TokenRequest.{GROUP}", name, why, group=GROUP, kind="TokenRequest")
+
+
+def _conflict(resource: str, name: str, why: str, *, group: str = "", kind: str = "") -> Conflict:
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    about = (("name", name), ("group", group), ("kind", kind or resource))
+    return Conflict(message, details={key: value for key, value in about if value})
+
+
+def _check_life(life: int) -> None:
     field = "spec.expirationSeconds"
     if life < SHORTEST:
         told = invalid(field, life, "may not specify a duration less than 10 minutes")
@@ -56,7 +84,7 @@ def _check_life(name: str, life: int) -> None:
         told = invalid(field, life, "may not specify a duration larger than 2^32 seconds")
     else:
         return
-    raise Invalid.of("TokenRequest", name, [told], group="authentication.k8s.io")
+    raise Invalid.of("TokenRequest", "", [told], group=GROUP)
 
 
 async def _bound(
@@ -67,21 +95,22 @@ async def _bound(
         return {}
     type = _BOUND.get(reference.kind)
     if type is None or reference.api_version != "v1":
-        told = f"cannot bind token to object of type {reference.api_version}, Kind={reference.kind}"
-        raise BadRequest(told)
-    found = await backend.reader.get(type, reference.name, call.namespace)
+        group, _, version = reference.api_version.rpartition("/")
+        raise BadRequest(f"cannot bind token to object of type {group}/{version}, Kind={reference.kind}")
+    namespace = "" if type is Node else call.namespace
+    found = await backend.reader.get(type, reference.name, namespace)
     kind = backend.registry.of(type).kind
     if found is None:
         raise NotFound.of(kind, reference.name)
+    bound: dict[str, Any] = {reference.kind.lower(): _reference(found)}
+    if isinstance(found, Pod):
+        bound |= await _of_pod(backend, account, found)
     if reference.uid and reference.uid != found.uid:
         why = (
             f"the UID in the bound object reference ({reference.uid}) does not match the UID in record. "
             "The object might have been deleted and then recreated"
         )
-        raise Conflict.of(kind, reference.name, why)
-    bound: dict[str, Any] = {reference.kind.lower(): _reference(found)}
-    if isinstance(found, Pod):
-        bound |= await _of_pod(backend, account, found)
+        raise _conflict(reference.kind, reference.name, why)
     return bound
 
 
@@ -91,8 +120,10 @@ async def _of_pod(backend: Backend, account: ServiceAccount, pod: Pod) -> dict[s
             f'cannot bind token for serviceaccount "{account.name}" to pod running with different '
             "serviceaccount name."
         )
-    node = await backend.reader.get(Node, pod.spec.node_name) if pod.spec.node_name else None
-    return {"node": _reference(node)} if node is not None else {}
+    if not pod.spec.node_name:
+        return {}
+    node = await backend.reader.get(Node, pod.spec.node_name)
+    return {"node": _reference(node) if node is not None else {"name": pod.spec.node_name}}
 
 
 def _reference(obj: Resource) -> dict[str, str]:

@@ -32,25 +32,26 @@ async def bootstrap(backend: Backend) -> None:
         *policy.roles(),
         *policy.role_bindings(),
     )
-    await asyncio.gather(*(_ensure(backend, obj) for obj in wanted))
+    now = clock.stamp()
+    await asyncio.gather(*(_ensure(backend, obj, now) for obj in wanted))
 
 
-async def _ensure(backend: Backend, wanted: Resource) -> None:
+async def _ensure(backend: Backend, wanted: Resource, now: str) -> None:
     entry = backend.registry.of(type(wanted))
     key = entry.key(wanted.namespace, wanted.name)
     record = await backend.store.get(key)
     try:
         if record is None:
-            await _create(backend, key, wanted)
+            await _create(backend, key, wanted, now)
         elif (better := completed(entry.feed.object(record), wanted)) is not None:
             await backend.store.update(key, entry.shape.stored(better), revision=record.revision)
     except (Exists, Stale, Missing):  # another server over the same store was faster
         return
 
 
-async def _create(backend: Backend, key: str, wanted: Resource) -> None:
+async def _create(backend: Backend, key: str, wanted: Resource, now: str) -> None:
     entry = backend.registry.of(type(wanted))
-    meta = structs.replace(wanted.metadata, uid=str(uuid.uuid4()), creation_timestamp=clock.stamp())
+    meta = structs.replace(wanted.metadata, uid=str(uuid.uuid4()), creation_timestamp=now)
     made = structs.replace(wanted, metadata=meta)
     value = entry.shape.stored(made)
     stamped(entry, made, value, await backend.store.create(key, value))
@@ -64,13 +65,13 @@ def completed(held: Any, wanted: Any) -> Any | None:
         case ClusterRole() if wanted.aggregation_rule is not None:
             return _with_aggregation(held, wanted)
         case ClusterRole() | Role():
-            lacks = missing(held.rules, wanted.rules)
-            more = tuple(rule for rule in wanted.rules if missing(held.rules, [rule]))
-            return structs.replace(held, rules=(*held.rules, *more)) if lacks else None
+            others = [rule for rule in wanted.rules if rule not in held.rules]
+            more = tuple(rule for rule in others if missing(held.rules, [rule]))
+            return structs.replace(held, rules=(*held.rules, *more)) if more else None
         case ClusterRoleBinding() | RoleBinding():
-            others = tuple(subject for subject in wanted.subjects if subject not in held.subjects)
+            absent = tuple(subject for subject in wanted.subjects if subject not in held.subjects)
             same = held.role_ref == wanted.role_ref
-            return structs.replace(held, subjects=(*held.subjects, *others)) if others and same else None
+            return structs.replace(held, subjects=(*held.subjects, *absent)) if absent and same else None
     return None
 
 

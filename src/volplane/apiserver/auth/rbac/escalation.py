@@ -5,7 +5,6 @@ Whoever may `escalate` the role, or `bind` the role that a binding names, is bel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,9 @@ from volplane.api.errors import Forbidden, NotFound
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef
 from volplane.apiserver.auth.authorize import Act, Authority
-from volplane.apiserver.auth.rbac.index import Rbac, aggregate
-from volplane.apiserver.auth.rbac.rules import FULL_AUTHORITY, compacted, listed, missing, shown
+from volplane.apiserver.auth.rbac.index import Rbac
+from volplane.apiserver.auth.rbac.rules import FULL_AUTHORITY, compacted, missing, shown
+from volplane.apiserver.auth.texts import aggregate, listed, quoted
 from volplane.apiserver.auth.users import MASTERS
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.strategy import Call
@@ -99,7 +99,7 @@ class Escalation:
         user = call.user
         told = "\n".join(sorted({shown(rule) for rule in compacted(lacks)}))
         why = (
-            f"user {json.dumps(user.name, ensure_ascii=False)} (groups={listed(user.groups)}) "
+            f"user {quoted(user.name)} (groups={listed(user.groups)}) "
             f"is attempting to grant RBAC permissions not currently held:\n{told}"
         )
         if errors := self._rbac.view(user, call.namespace).errors:

@@ -20,6 +20,7 @@ from volplane.api.rbac import (
 )
 from volplane.apiserver.auth.authorize import NO_OPINION, Act, Known, Verdict
 from volplane.apiserver.auth.rbac.rules import allows_path, allows_resource
+from volplane.apiserver.auth.texts import aggregate
 from volplane.apiserver.auth.users import ACCOUNT_PREFIX
 from volplane.apiserver.strategy import User
 
@@ -219,9 +220,3 @@ def _applies(who: Who | None, user: User) -> bool:
 
 def _absent(reference: RoleRef) -> str:
     return f'{reference.kind.lower()}.rbac.authorization.k8s.io "{reference.name}" not found'
-
-
-def aggregate(errors: Iterable[str]) -> str:
-    """Several errors as one text; what is said twice is told once."""
-    told = list(dict.fromkeys(errors))
-    return told[0] if len(told) == 1 else f"[{', '.join(told)}]"

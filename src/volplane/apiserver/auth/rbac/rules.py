@@ -6,12 +6,12 @@ does not hold the same rule without names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import structs
 
 from volplane.api.rbac import PolicyRule
+from volplane.apiserver.auth.texts import listed
 
 ANY = "*"
 FULL_AUTHORITY = (
@@ -112,8 +112,3 @@ def shown(rule: PolicyRule) -> str:
         ("Verbs", rule.verbs),
     )
     return "{" + ", ".join(f"{name}:{listed(values)}" for name, values in parts if values) + "}"
-
-
-def listed(words: Iterable[str]) -> str:
-    """Words as Go prints a list of them."""
-    return "[" + " ".join(json.dumps(word, ensure_ascii=False) for word in words) + "]"

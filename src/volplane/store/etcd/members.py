@@ -157,10 +157,11 @@ class Members:
 
     def leave(self, member: Member, why: str) -> None:
         """Something is wrong with this one: the next call goes to the next one."""
+        level = logging.WARNING if member.cluster else logging.DEBUG  # news only once
         member.cluster = 0  # whoever comes back at this address says again who it is
         if member is self.current and len(self._members) > 1:
             self._at = (self._at + 1) % len(self._members)
-            log.warning("leaving etcd at %s for %s: %s", member.url, self.current.url, why)
+            log.log(level, "leaving etcd at %s for %s: %s", member.url, self.current.url, why)
 
     async def read(self, method: str, request: Message) -> Any:
         """What may be asked twice. Failed, PastGone, NotYet."""

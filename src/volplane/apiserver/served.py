@@ -13,7 +13,6 @@ _NOT_YET = frozenset(
         "certificatesigningrequests",
         "cronjobs",
         "customresourcedefinitions",
-        "jobs",
         "limitranges",
         "poddisruptionbudgets",
         "podtemplates",

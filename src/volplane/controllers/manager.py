@@ -57,6 +57,7 @@ CONTROLLERS: Mapping[str, Entry] = {
     "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),
     "daemonset-controller": Entry("volplane.controllers.daemonset.controller:DaemonSets"),
     "statefulset-controller": Entry("volplane.controllers.statefulset.controller:StatefulSets"),
+    "job-controller": Entry("volplane.controllers.job.controller:Jobs"),
     "garbage-collector-controller": Entry("volplane.controllers.garbage.controller:Garbage"),
     "namespace-controller": Entry("volplane.controllers.namespace.controller:Namespaces"),
     "serviceaccount-controller": Entry(

@@ -15,6 +15,7 @@ from volplane.apiserver.strategies.classes import AttributesClassStrategy, Stora
 from volplane.apiserver.strategies.config import ConfigMapStrategy, SecretStrategy
 from volplane.apiserver.strategies.csi import CapacityStrategy, DriverStrategy, NodeDriversStrategy
 from volplane.apiserver.strategies.events import EventStrategy
+from volplane.apiserver.strategies.jobs import JobRules
 from volplane.apiserver.strategies.leases import LeaseStrategy
 from volplane.apiserver.strategies.namespaces import NamespaceStrategy
 from volplane.apiserver.strategies.nodes import NodeStrategy
@@ -64,6 +65,7 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "rolebindings.rbac.authorization.k8s.io": RoleBindingStrategy,
     "clusterrolebindings.rbac.authorization.k8s.io": ClusterRoleBindingStrategy,
     "controllerrevisions.apps": RevisionRules,
+    "jobs.batch": JobRules,
 }
 
 

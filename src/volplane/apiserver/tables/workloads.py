@@ -1,4 +1,4 @@
-"""Deployments, replica sets, daemon sets, stateful sets."""
+"""Deployments, replica sets, daemon sets, stateful sets, jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
+from volplane.api.batch import Job
 from volplane.apiserver.tables.columns import Printer, age_of, columns, containers, labels, selector
+from volplane.base import clock
+from volplane.base.units import human_age
 
 _WIDE = ("Containers*", "Images*", "Selector*")
 
@@ -58,6 +61,41 @@ def _stateful_set(one: StatefulSet, now: datetime) -> list[Any]:
     return [one.name, ready, age_of(one, now), *containers(one.spec.template.spec.containers)]
 
 
+def _job(one: Job, now: datetime) -> list[Any]:
+    return [
+        one.name,
+        _job_state(one),
+        _completions(one),
+        _duration(one, now),
+        age_of(one, now),
+        *containers(one.spec.template.spec.containers),
+        selector(one.spec.selector),
+    ]
+
+
+def _job_state(one: Job) -> str:
+    held = {c.type for c in one.status.conditions if c.status == "True"}
+    ended = next((word for word in ("Complete", "Failed") if word in held), "")
+    if ended or one.is_deleting:
+        return ended or "Terminating"
+    meanwhile = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
+    return next((word for word in meanwhile if word in held), "Running")
+
+
+def _completions(one: Job) -> str:
+    done, parallel = one.status.succeeded, one.spec.parallelism or 0
+    if one.spec.completions is not None:
+        return f"{done}/{one.spec.completions}"
+    return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
+
+
+def _duration(one: Job, now: datetime) -> str:
+    if one.status.start_time is None:
+        return ""
+    end = clock.parse(one.status.completion_time) if one.status.completion_time else now
+    return human_age((end - clock.parse(one.status.start_time)).total_seconds())
+
+
 def _wanted(one: Deployment | ReplicaSet | StatefulSet) -> int:
     return 1 if one.spec.replicas is None else one.spec.replicas
 
@@ -84,4 +122,5 @@ PRINTERS: Mapping[str, Printer] = {
         _daemon_set,
     ),
     "statefulsets.apps": Printer(columns("Name", "Ready", "Age", *_WIDE[:2]), _stateful_set),
+    "jobs.batch": Printer(columns("Name", "Status", "Completions", "Duration", "Age", *_WIDE), _job),
 }

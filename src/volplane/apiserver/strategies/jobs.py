@@ -1,0 +1,302 @@
+"""Jobs: selectors that the server makes, and specs that stay as they were once pods run."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from volplane.api.batch import Job, JobSpec, JobTemplateSpec, PodFailurePolicy, PodFailurePolicyRule
+from volplane.api.core import PodTemplateSpec
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required
+from volplane.api.meta import LabelSelector
+from volplane.api.selectors import BadSelector, Labels
+from volplane.apiserver import naming
+from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.edit import changed, filled
+from volplane.apiserver.strategies.pods import defaults, spec
+from volplane.apiserver.strategy import Call, Strategy
+
+NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
+UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
+MODES = ("NonIndexed", "Indexed")
+ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
+_WIDEST = 100_000  # pods of an Indexed job at the same time
+_NOT_BUILT = "this server does not count failures per index"
+
+
+class JobRules(Strategy[Job]):
+    def defaults(self, obj: Job) -> Job:
+        return _labelled(changed(obj, spec=job_spec_defaults(obj.spec)))
+
+    def prepare_create(self, call: Call, obj: Job) -> Job:
+        made = super().prepare_create(call, obj)
+        return _labelled(made if made.spec.manual_selector else _selected(made))
+
+    def validate_create(self, call: Call, obj: Job) -> list[Cause]:
+        if words := naming.label(obj.name, False):
+            told = "this is used in Pod names and hostnames, which can result in surprising behavior"
+            call.warnings.append(f"metadata.name: {told}; a DNS label is recommended: [{' '.join(words)}]")
+        wrong = _generated(obj) + job_spec("spec", obj.spec)
+        wrong += _selector(obj.spec)
+        return wrong + _host_name(obj)
+
+    def validate_update(self, call: Call, old: Job, new: Job) -> list[Cause]:
+        wrong = _generated(new) + job_spec("spec", new.spec) + _selector(new.spec)
+        wrong += _completions(old.spec, new.spec)
+        wrong += checks.same("spec.selector", new.spec.selector, old.spec.selector)
+        wrong += checks.same("spec.template", new.spec.template, _movable(old, new))
+        for path, name in (
+            ("completionMode", "completion_mode"),
+            ("podFailurePolicy", "pod_failure_policy"),
+            ("backoffLimitPerIndex", "backoff_limit_per_index"),
+            ("managedBy", "managed_by"),
+            ("successPolicy", "success_policy"),
+        ):
+            wrong += checks.same(f"spec.{path}", getattr(new.spec, name), getattr(old.spec, name))
+        return wrong
+
+    def validate_status(self, call: Call, old: Job, new: Job) -> list[Cause]:
+        wrong: list[Cause] = []
+        for name in ("active", "succeeded", "failed"):
+            wrong += checks.not_negative(f"status.{name}", getattr(new.status, name))
+        if new.status.failed < old.status.failed:
+            told = "cannot decrease the failed counter"
+            wrong.append(invalid("status.failed", new.status.failed, told))
+        was = {c.type for c in old.status.conditions if c.status == "True"}
+        now = {c.type for c in new.status.conditions if c.status == "True"}
+        for type in ("Failed", "Complete", "FailureTarget"):
+            if type in was and type not in now:
+                told = f"cannot disable the terminal {type}=True condition"
+                wrong.append(Cause("FieldValueInvalid", f"Invalid value: {told}", "status.conditions"))
+        return wrong
+
+
+# Defaults
+
+
+def job_spec_defaults(given: JobSpec) -> JobSpec:
+    if given.completions is None and given.parallelism is None:
+        given = structs.replace(given, completions=1)
+    policy = "Failed" if given.pod_failure_policy is not None else "TerminatingOrFailed"
+    made = filled(
+        given,
+        parallelism=1,
+        backoff_limit=checks.MAX_INT32 if given.backoff_limit_per_index is not None else 6,
+        completion_mode="NonIndexed",
+        suspend=False,
+        pod_replacement_policy=policy,
+        manual_selector=False,
+    )
+    if made.pod_failure_policy is not None:
+        made = changed(made, pod_failure_policy=_policy_defaults(made.pod_failure_policy))
+    return changed(made, template=defaults.template(made.template))
+
+
+def _policy_defaults(policy: PodFailurePolicy) -> PodFailurePolicy:
+    rules = tuple(
+        structs.replace(
+            rule, on_pod_conditions=tuple(filled(p, status="True") for p in rule.on_pod_conditions)
+        )
+        for rule in policy.rules
+    )
+    return policy if rules == policy.rules else structs.replace(policy, rules=rules)
+
+
+def job_template_defaults(template: JobTemplateSpec) -> JobTemplateSpec:
+    """A job inside another object is completed when it is made; its pods' template already here."""
+    made = changed(template.spec, template=defaults.template(template.spec.template))
+    return changed(template, spec=made)
+
+
+def _labelled(job: Job) -> Job:
+    """A job without labels has those of its pods."""
+    labels = job.spec.template.metadata.labels
+    if not labels or job.metadata.labels:
+        return job
+    return structs.replace(job, metadata=structs.replace(job.metadata, labels=labels))
+
+
+def _selected(job: Job) -> Job:
+    """Labels that no other job's pods have, and the selector for them."""
+    own = {**dict.fromkeys(NAME_LABELS, job.name), **dict.fromkeys(UID_LABELS, job.uid)}
+    template = job.spec.template
+    metadata = structs.replace(template.metadata, labels={**own, **template.metadata.labels})
+    selector = job.spec.selector or LabelSelector()
+    selector = structs.replace(selector, match_labels={UID_LABELS[0]: job.uid, **selector.match_labels})
+    made = structs.replace(job.spec, template=structs.replace(template, metadata=metadata), selector=selector)
+    return structs.replace(job, spec=made)
+
+
+# Validation
+
+
+def _generated(job: Job) -> list[Cause]:
+    if job.spec.manual_selector or job.spec.selector is None:
+        return []
+    wrong: list[Cause] = []
+    labels = job.spec.template.metadata.labels
+    expected = {**dict.fromkeys(UID_LABELS, job.uid), **dict.fromkeys(NAME_LABELS, job.name)}
+    path = "spec.template.metadata.labels"
+    for key, value in expected.items():
+        if key not in labels:
+            wrong.append(required(f"{path}[{key}]", f"must be '{value}'"))
+        elif labels[key] != value:
+            wrong.append(invalid(f"{path}[{key}]", labels[key], f"must be '{value}'"))
+    if not _matches(job.spec.selector, expected):
+        told = "`selector` not auto-generated"
+        wrong.append(invalid("spec.selector", checks.shown(job.spec.selector), told))
+    return wrong
+
+
+def _matches(selector: LabelSelector, labels: dict[str, str]) -> bool:
+    try:
+        return Labels.of(selector).matches(labels)
+    except BadSelector:
+        return True  # said already by the selector's own check
+
+
+def _selector(given: JobSpec) -> list[Cause]:
+    if given.selector is None:
+        return [required("spec.selector")]
+    wrong = checks.label_selector("spec.selector", given.selector)
+    labels = dict(given.template.metadata.labels)
+    if not _matches(given.selector, labels):
+        told = "`selector` does not match template `labels`"
+        wrong.append(invalid("spec.template.metadata.labels", labels, told))
+    return wrong
+
+
+def _host_name(job: Job) -> list[Cause]:
+    if job.spec.completion_mode != "Indexed" or not job.spec.completions:
+        return []
+    longest = f"{job.name}-{job.spec.completions - 1}"
+    if not naming.label(longest, False):
+        return []
+    told = f"will not able to create pod with invalid DNS label: {longest}"
+    return [invalid("metadata.name", job.name, told)]
+
+
+def job_spec(path: str, given: JobSpec) -> list[Cause]:
+    wrong: list[Cause] = []
+    for name, value in (
+        ("parallelism", given.parallelism),
+        ("completions", given.completions),
+        ("activeDeadlineSeconds", given.active_deadline_seconds),
+        ("backoffLimit", given.backoff_limit),
+        ("ttlSecondsAfterFinished", given.ttl_seconds_after_finished),
+    ):
+        wrong += checks.not_negative(f"{path}.{name}", value or 0)
+    wrong += _mode(path, given)
+    if given.backoff_limit_per_index is not None:
+        wrong.append(forbidden(f"{path}.backoffLimitPerIndex", _NOT_BUILT))
+    if given.max_failed_indexes is not None:
+        wrong.append(forbidden(f"{path}.maxFailedIndexes", _NOT_BUILT))
+    if given.pod_failure_policy is not None:
+        wrong += _failure_policy(f"{path}.podFailurePolicy", given)
+    wrong += _replacement(f"{path}.podReplacementPolicy", given)
+    wrong += spec.template(f"{path}.template", given.template)
+    return wrong + _restart(f"{path}.template.spec.restartPolicy", given)
+
+
+def _mode(path: str, given: JobSpec) -> list[Cause]:
+    wrong: list[Cause] = []
+    if given.completion_mode is not None and given.completion_mode not in MODES:
+        wrong.append(not_supported(f"{path}.completionMode", given.completion_mode, MODES))
+    if given.completion_mode == "Indexed":
+        if given.completions is None:
+            wrong.append(required(f"{path}.completions", "when completion mode is Indexed"))
+        if (given.parallelism or 0) > _WIDEST:
+            told = f"must be less than or equal to {_WIDEST} when completion mode is Indexed"
+            wrong.append(invalid(f"{path}.parallelism", given.parallelism, told))
+    elif given.success_policy is not None:
+        shown = checks.shown(given.success_policy)
+        wrong.append(invalid(f"{path}.successPolicy", shown, "requires indexed completion mode"))
+    if given.success_policy is not None and not given.success_policy.rules:
+        told = "at least one rules must be specified when the successPolicy is specified"
+        wrong.append(required(f"{path}.successPolicy.rules", told))
+    return wrong
+
+
+def _failure_policy(path: str, given: JobSpec) -> list[Cause]:
+    assert given.pod_failure_policy is not None
+    names = {c.name for c in (*given.template.spec.containers, *given.template.spec.init_containers)}
+    wrong: list[Cause] = []
+    for at, rule in enumerate(given.pod_failure_policy.rules):
+        wrong += _failure_rule(f"{path}.rules[{at}]", rule, names)
+    return wrong
+
+
+def _failure_rule(path: str, rule: PodFailurePolicyRule, containers: set[str]) -> list[Cause]:
+    wrong: list[Cause] = []
+    if rule.action == "FailIndex":
+        told = "requires the backoffLimitPerIndex to be set"
+        wrong.append(invalid(f"{path}.action", rule.action, told))
+    elif rule.action not in ACTIONS:
+        wrong.append(not_supported(f"{path}.action", rule.action, ACTIONS))
+    codes = rule.on_exit_codes
+    if codes is not None:
+        here = f"{path}.onExitCodes"
+        wrong += checks.one_of(f"{here}.operator", codes.operator, ("In", "NotIn"))
+        if codes.container_name is not None and codes.container_name not in containers:
+            told = "must be one of the container or initContainer names in the pod template"
+            wrong.append(invalid(f"{here}.containerName", codes.container_name, told))
+        if not codes.values:
+            wrong.append(invalid(f"{here}.values", [], "at least one value is required"))
+        for at, code in enumerate(codes.values):
+            if codes.operator == "In" and code == 0:
+                wrong.append(invalid(f"{here}.values[{at}]", code, "must not be 0 for the In operator"))
+            if code in codes.values[:at]:
+                wrong.append(duplicate(f"{here}.values[{at}]", code))
+        if list(codes.values) != sorted(codes.values):
+            wrong.append(invalid(f"{here}.values", list(codes.values), "must be ordered"))
+    if (codes is None) == (not rule.on_pod_conditions):
+        both = "both OnExitCodes and OnPodConditions is not supported"
+        told = both if codes else "one of OnExitCodes and OnPodConditions is required"
+        wrong.append(Cause("FieldValueInvalid", f"Invalid value: specifying {told}", path))
+    return wrong
+
+
+def _replacement(path: str, given: JobSpec) -> list[Cause]:
+    allowed = ("Failed",) if given.pod_failure_policy is not None else ("Failed", "TerminatingOrFailed")
+    policy = given.pod_replacement_policy
+    return [] if policy is None or policy in allowed else [not_supported(path, policy, allowed)]
+
+
+def _restart(path: str, given: JobSpec) -> list[Cause]:
+    policy = given.template.spec.restart_policy
+    if policy in ("", "Always"):
+        return [required(path, 'valid values: "OnFailure", "Never"')]
+    if policy not in ("OnFailure", "Never"):
+        return [not_supported(path, policy, ("OnFailure", "Never"))]
+    if given.pod_failure_policy is not None and policy != "Never":
+        told = 'only "Never" is supported when podFailurePolicy is specified'
+        return [invalid(path, policy, told)]
+    return []
+
+
+# What may change
+
+
+def _completions(old: JobSpec, new: JobSpec) -> list[Cause]:
+    if new.completion_mode != "Indexed":
+        return checks.same("spec.completions", new.completions, old.completions)
+    if new.completions in (None, old.completions) or new.completions == new.parallelism:
+        return []
+    told = "can only be modified in tandem with spec.parallelism"
+    return [invalid("spec.completions", new.completions, told)]
+
+
+def _movable(old: Job, new: Job) -> PodTemplateSpec:
+    """The old template, with what a suspended job that never started may still change about its placement."""
+    template, given = old.spec.template, new.spec.template
+    if not old.spec.suspend or old.status.start_time is not None:
+        return template
+    metadata = structs.replace(
+        template.metadata, annotations=given.metadata.annotations, labels=given.metadata.labels
+    )
+    spec = structs.replace(
+        template.spec,
+        node_selector=given.spec.node_selector,
+        tolerations=given.spec.tolerations,
+        scheduling_gates=given.spec.scheduling_gates,
+    )
+    return structs.replace(template, metadata=metadata, spec=spec)

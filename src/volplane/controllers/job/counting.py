@@ -1,0 +1,89 @@
+"""Each pod that ended is counted once, whatever crashes in between.
+
+A finished pod keeps its finalizer until its uid stands in the job's status; then it is let go, and when its
+finalizer is gone the uid becomes a number. Indexed successes need no uid: an index cannot succeed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from volplane.api.batch import Job, UncountedTerminatedPods
+from volplane.api.core import Pod
+from volplane.controllers.job import indexes
+from volplane.controllers.job.failures import has_failed, ruling
+
+FINALIZER = "batch.kubernetes.io/job-tracking"
+MOST_UNCOUNTED = 500  # so that the status stays small
+
+
+class Tally(Struct, frozen=True):
+    succeeded: int
+    failed: int
+    uncounted: UncountedTerminatedPods
+    completed: frozenset[int]  # indexes
+    done_with: tuple[Pod, ...]  # they may lose their finalizer once the tally is written
+
+    @property
+    def successes(self) -> int:
+        """With those that are on their way into the number."""
+        return self.succeeded + len(self.uncounted.succeeded)
+
+    @property
+    def failures(self) -> int:
+        return self.failed + len(self.uncounted.failed)
+
+
+def is_tracked(pod: Pod) -> bool:
+    return FINALIZER in pod.metadata.finalizers
+
+
+def is_indexed(job: Job) -> bool:
+    return job.spec.completion_mode == "Indexed"
+
+
+def tally(job: Job, pods: Sequence[Pod], *, ending: str = "") -> Tally:
+    """`ending` is the condition that the job ends with, once it is known: no pod is waited for then."""
+    status, held = job.status, job.status.uncounted_terminated_pods or UncountedTerminatedPods()
+    tracked = {p.uid for p in pods if is_tracked(p)}
+    good = [uid for uid in held.succeeded if uid in tracked]
+    bad = [uid for uid in held.failed if uid in tracked]
+    succeeded = status.succeeded + len(held.succeeded) - len(good)
+    failed = status.failed + len(held.failed) - len(bad)
+    completed = indexes.parse(status.completed_indexes, job.spec.completions or 0)
+    done_with: list[Pod] = []
+    for pod in _in_order(job, pods):
+        if len(good) + len(bad) >= MOST_UNCOUNTED:
+            break
+        if pod.status.phase == "Succeeded" and pod.uid not in bad:
+            if is_indexed(job):
+                index = indexes.index_of(pod, job.spec.completions)
+                completed |= set() if index is None else {index}
+            elif pod.uid not in good:
+                good.append(pod.uid)
+        elif has_failed(job, pod) or ending == "FailureTarget":
+            if pod.uid not in bad and _counts(job, pod):
+                bad.append(pod.uid)
+        elif not ending:
+            continue
+        done_with.append(pod)
+    if is_indexed(job):
+        succeeded = len(completed)
+    uncounted = UncountedTerminatedPods(succeeded=tuple(good), failed=tuple(bad))
+    return Tally(succeeded, failed, uncounted, frozenset(completed), tuple(done_with))
+
+
+def _in_order(job: Job, pods: Iterable[Pod]) -> list[Pod]:
+    """By index, so that completed indexes appear in order; then by name."""
+    return sorted(
+        (p for p in pods if is_tracked(p)),
+        key=lambda p: (indexes.index_of(p, job.spec.completions) or 0, p.name),
+    )
+
+
+def _counts(job: Job, pod: Pod) -> bool:
+    if is_indexed(job) and indexes.index_of(pod, job.spec.completions) is None:
+        return False
+    return ruling(job, pod).counts

@@ -1,0 +1,337 @@
+"""How many pods of a job run now, and whether it is over.
+
+A job ends in two writes: first the verdict (SuccessCriteriaMet or FailureTarget), after which its pods are
+cleared away and counted, then the end (Complete or Failed), after which nothing of it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from msgspec import Struct, structs
+
+from volplane.api.batch import Job, JobCondition, JobStatus
+from volplane.api.core import Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodTemplateSpec
+from volplane.controllers.job import indexes
+from volplane.controllers.job.counting import FINALIZER, Tally, is_indexed, is_tracked, tally
+from volplane.controllers.job.failures import has_failed, pause, restarts, ruling, waits_for_the_end
+from volplane.rules.pods import has_ended
+from volplane.rules.steps import Say, Wait, normal, warning
+from volplane.rules.workloads import first_to_go, is_active, is_ready, pod_of
+
+BURST = 500  # pods made or deleted in one pass
+ENDS = ("Complete", "Failed")
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
+
+
+class Report(Struct, frozen=True):
+    status: JobStatus
+
+
+class Release(Struct, frozen=True):
+    """The pod is counted, or nobody counts it any more: its finalizer goes."""
+
+    pod: Pod
+
+
+class Create(Struct, frozen=True):
+    pod: Pod
+
+
+class Delete(Struct, frozen=True):
+    pod: Pod
+
+
+class Discard(Struct, frozen=True):
+    """Deleted without being counted: there were too many."""
+
+    pod: Pod
+
+
+class Expire(Struct, frozen=True):
+    """The finished job has outlived its ttlSecondsAfterFinished."""
+
+
+Step = Report | Release | Create | Delete | Discard | Expire | Wait | Say
+
+
+def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step]:
+    """Steps for a job and the pods it controls."""
+    if is_finished(job) or job.is_deleting:
+        yield from (Release(p) for p in pods if is_tracked(p))
+        if not job.is_deleting:
+            yield from _expiry(job, now)
+        return
+    verdict = _standing(job)
+    count = tally(job, pods, ending=verdict.type if verdict else "")
+    active = [p for p in pods if is_active(p)]
+    if verdict is None:
+        verdict = _verdict(job, pods, count, len(active), now)
+    status = _observed(job, pods, count, now)
+    status, over = _concluded(status, verdict, pods, now)
+    said: list[Say] = []
+    if not verdict:
+        status, said = _suspension(job, status, now)
+    if status != job.status:
+        yield Report(status)
+    yield from said
+    if over:
+        yield over
+    yield from (Release(p) for p in count.done_with)
+    if verdict:
+        yield from (Delete(p) for p in active[:BURST])
+    else:
+        yield from _manage(job, pods, active, count, now)
+        yield from _deadline(job, status, now)
+
+
+def is_finished(job: Job) -> bool:
+    return any(c.type in ENDS and c.status == "True" for c in job.status.conditions)
+
+
+def is_suspended(job: Job) -> bool:
+    return bool(job.spec.suspend)
+
+
+# The end
+
+
+def _standing(job: Job) -> JobCondition | None:
+    verdicts = ("SuccessCriteriaMet", "FailureTarget")
+    return next((c for c in job.status.conditions if c.type in verdicts and c.status == "True"), None)
+
+
+def _verdict(job: Job, pods: Sequence[Pod], count: Tally, active: int, now: datetime) -> JobCondition | None:
+    def failure(reason: str, message: str) -> JobCondition:
+        return _condition("FailureTarget", "True", reason, message, now)
+
+    def success(reason: str, message: str) -> JobCondition:
+        return _condition("SuccessCriteriaMet", "True", reason, message, now)
+
+    spec, limit = job.spec, 6 if job.spec.backoff_limit is None else job.spec.backoff_limit
+    for pod in pods:
+        if has_failed(job, pod) and (why := ruling(job, pod).ends_job):
+            return failure("PodFailurePolicy", why)
+    again = restarts(job, pods)
+    if count.failures > limit or (again and again >= limit):
+        return failure("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    if _deadline_left(job, job.status, now) == 0:
+        return failure("DeadlineExceeded", "Job was active longer than specified deadline")
+    rule = _success_rule(job, count)
+    if rule is not None:
+        return success("SuccessPolicy", f"Matched rules at index {rule}")
+    enough = 1 if spec.completions is None else spec.completions
+    if count.successes >= enough and not active:
+        return success("CompletionsReached", "Reached expected number of succeeded pods")
+    return None
+
+
+def _success_rule(job: Job, count: Tally) -> int | None:
+    if job.spec.success_policy is None or not count.completed:
+        return None
+    for at, rule in enumerate(job.spec.success_policy.rules):
+        asked = None
+        if rule.succeeded_indexes is not None:
+            asked = indexes.parse(rule.succeeded_indexes, job.spec.completions or 0)
+        have = len(count.completed if asked is None else count.completed & asked)
+        enough = rule.succeeded_count if rule.succeeded_count is not None else len(asked or ())
+        if have >= enough:
+            return at
+    return None
+
+
+def _concluded(
+    status: JobStatus, verdict: JobCondition | None, pods: Sequence[Pod], now: datetime
+) -> tuple[JobStatus, Say | None]:
+    """The status with the verdict, and with the end when nothing is left to clear away or to count."""
+    if verdict is None:
+        return status, None
+    if verdict not in status.conditions:
+        status = structs.replace(status, conditions=(*status.conditions, verdict))
+    uncounted = status.uncounted_terminated_pods
+    if uncounted and (uncounted.succeeded or uncounted.failed):
+        return status, None
+    if any(not has_ended(p) or is_tracked(p) for p in pods):
+        return status, None
+    good = verdict.type == "SuccessCriteriaMet"
+    end = _condition(ENDS[0] if good else ENDS[1], "True", verdict.reason, verdict.message, now)
+    status = structs.replace(
+        status,
+        conditions=(*status.conditions, end),
+        completion_time=end.last_transition_time if good else None,
+    )
+    return status, normal("Completed", "Job completed") if good else warning(end.reason, end.message)
+
+
+def _deadline_left(job: Job, status: JobStatus, now: datetime) -> float | None:
+    limit = job.spec.active_deadline_seconds
+    if limit is None or status.start_time is None or is_suspended(job):
+        return None
+    return max(limit - (now - datetime.fromisoformat(status.start_time)).total_seconds(), 0.0)
+
+
+def _deadline(job: Job, status: JobStatus, now: datetime) -> Iterator[Wait]:
+    left = _deadline_left(job, status, now)
+    if left is not None:
+        yield Wait(left, "activeDeadlineSeconds")
+
+
+def _expiry(job: Job, now: datetime) -> Iterator[Expire | Wait]:
+    ttl = job.spec.ttl_seconds_after_finished
+    if ttl is None:
+        return
+    ended = next(c for c in job.status.conditions if c.type in ENDS and c.status == "True")
+    age = (now - datetime.fromisoformat(ended.last_transition_time)).total_seconds()
+    yield Expire() if age >= ttl else Wait(ttl - age, "ttlSecondsAfterFinished")
+
+
+# The pods
+
+
+def _manage(
+    job: Job, pods: Sequence[Pod], active: Sequence[Pod], count: Tally, now: datetime
+) -> Iterator[Create | Discard | Wait]:
+    if is_suspended(job):
+        yield from (Discard(p) for p in active[:BURST])
+        return
+    wanted = _wanted(job, count, len(active))
+    surplus = _surplus(job, active, len(active) - wanted)
+    if surplus:
+        # Never both in one pass: what is deleted may free what is then made.
+        yield from (Discard(p) for p in surplus[:BURST])
+        return
+    going = sum(p.is_deleting and not has_ended(p) for p in pods) if waits_for_the_end(job) else 0
+    missing = min(wanted - len(active) - going, BURST)
+    if missing <= 0:
+        return
+    left = pause(job, pods, now)
+    if left:
+        yield Wait(left, "a pod failed; the next one waits longer each time")
+        return
+    if is_indexed(job):
+        for index in _pending(job, pods, count)[:missing]:
+            yield Create(new_pod(job, index))
+    else:
+        yield from (Create(new_pod(job)) for _ in range(missing))
+
+
+def _wanted(job: Job, count: Tally, active: int) -> int:
+    parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
+    if job.spec.completions is None:
+        # A work queue: once a pod succeeded, the others finish and no new ones come.
+        return active if count.successes else parallelism
+    return max(min(job.spec.completions - count.successes, parallelism), 0)
+
+
+def _surplus(job: Job, active: Sequence[Pod], too_many: int) -> list[Pod]:
+    going: list[Pod] = []
+    if is_indexed(job):
+        seen: set[int] = set()
+        for pod in reversed(first_to_go(active)):
+            index = indexes.index_of(pod, job.spec.completions)
+            if index is None or index in seen:
+                going.append(pod)
+            else:
+                seen.add(index)
+    rest = [p for p in first_to_go(active) if p not in going]
+    return going + rest[: max(too_many - len(going), 0)]
+
+
+def _pending(job: Job, pods: Sequence[Pod], count: Tally) -> list[int]:
+    busy = {
+        indexes.index_of(p, job.spec.completions)
+        for p in pods
+        if is_active(p) or (waits_for_the_end(job) and not has_ended(p))
+    }
+    return [i for i in range(job.spec.completions or 0) if i not in count.completed and i not in busy]
+
+
+def new_pod(job: Job, index: int | None = None) -> Pod:
+    template = job.spec.template if index is None else _indexed(job, index)
+    made = pod_of(template, job)
+    finalizers = tuple(f for f in made.metadata.finalizers if f != FINALIZER)
+    metadata = structs.replace(made.metadata, finalizers=(*finalizers, FINALIZER))
+    if index is not None:
+        metadata = structs.replace(metadata, generate_name=f"{job.name}-{index}-")
+    return structs.replace(made, metadata=metadata)
+
+
+def _indexed(job: Job, index: int) -> PodTemplateSpec:
+    template, mark = job.spec.template, {indexes.ANNOTATION: str(index)}
+    metadata = structs.replace(
+        template.metadata,
+        annotations={**template.metadata.annotations, **mark},
+        labels={**template.metadata.labels, **mark},
+    )
+    spec = structs.replace(
+        template.spec,
+        hostname=f"{job.name}-{index}",
+        containers=tuple(map(_told, template.spec.containers)),
+        init_containers=tuple(map(_told, template.spec.init_containers)),
+    )
+    return structs.replace(template, metadata=metadata, spec=spec)
+
+
+def _told(container: Container) -> Container:
+    """The container learns its index."""
+    if any(v.name == INDEX_VARIABLE for v in container.env):
+        return container
+    source = EnvVarSource(
+        field_ref=ObjectFieldSelector(field_path=f"metadata.labels['{indexes.ANNOTATION}']")
+    )
+    return structs.replace(container, env=(*container.env, EnvVar(name=INDEX_VARIABLE, value_from=source)))
+
+
+# Status
+
+
+def _observed(job: Job, pods: Sequence[Pod], count: Tally, now: datetime) -> JobStatus:
+    active = [p for p in pods if is_active(p)]
+    start = job.status.start_time
+    if start is None and not is_suspended(job):
+        start = _stamp(now)
+    return structs.replace(
+        job.status,
+        start_time=start,
+        active=len(active),
+        ready=sum(is_ready(p) for p in active),
+        terminating=sum(p.is_deleting and not has_ended(p) for p in pods),
+        succeeded=count.succeeded,
+        failed=count.failed,
+        uncounted_terminated_pods=count.uncounted,
+        completed_indexes=indexes.write(count.completed) if is_indexed(job) else "",
+    )
+
+
+def _suspension(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, list[Say]]:
+    held = next((c for c in status.conditions if c.type == "Suspended"), None)
+    if is_suspended(job):
+        if held is not None and held.status == "True":
+            return status, []
+        made = _condition("Suspended", "True", "JobSuspended", "Job suspended", now)
+        say = normal("Suspended", "Job suspended")
+    else:
+        if held is None or held.status == "False":
+            return status, []
+        made = _condition("Suspended", "False", "JobResumed", "Job resumed", now)
+        say = normal("Resumed", "Job resumed")
+        status = structs.replace(status, start_time=_stamp(now))  # the deadline counts from here again
+    others = tuple(c for c in status.conditions if c.type != "Suspended")
+    return structs.replace(status, conditions=(*others, made)), [say]
+
+
+def _condition(type: str, status: str, reason: str, message: str, now: datetime) -> JobCondition:
+    moment = _stamp(now)
+    return JobCondition(
+        type=type,
+        status=status,
+        last_probe_time=moment,
+        last_transition_time=moment,
+        reason=reason,
+        message=message,
+    )
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

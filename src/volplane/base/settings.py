@@ -132,7 +132,10 @@ def _read(kind: Any, text: str) -> Any:
             return False
         raise ValueError("neither true nor false")
     if kind is int:
-        return int(text)
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError("not a whole number") from None
     if kind is float:
         return _seconds(text)
     if get_origin(kind) is tuple:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import random
 import secrets
+import shutil
 import socket
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 
 from volplane.base.locks import Locked, lock
 from volplane.cluster.errors import Unusable
+from volplane.host.mounts import read_table
 from volplane.store import InUse
 
 REGION = "us-east-1"
@@ -56,15 +58,22 @@ class Layout:
         self.ready = self.directory / "ready"
         self._memory = self.directory / "cluster.json"
 
-    def make(self) -> None:
-        """Create the directory, for its owner only. Raises Unusable."""
+    def make(self) -> bool:
+        """Create the directory, for its owner only; whether it was not there before. Raises Unusable."""
         try:
+            fresh = not self.directory.exists()
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.directory.chmod(0o700)
             for part in (self.cloud, self.run, self.directory / "n"):
                 part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise Unusable(f"cannot use {self.directory} as data directory: {error.strerror}") from error
+        return fresh
+
+    def discard(self) -> None:
+        """After a first start that failed: as if it had not been tried. What is mounted somewhere stays."""
+        if not read_table().under(str(self.directory)):
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def hold(self) -> int:
         """Keep every other `up` out of the directory until the descriptor is closed. Raises InUse."""
@@ -109,16 +118,13 @@ class Layout:
         held = self.remembered()
         members = [self.member(i, 1).name for i in range(1, nodes + 1)]
         kubelets = {name: _still_free(held.kubelet_ports.get(name)) or free_port() for name in members}
-        memory = Memory(
+        return Memory(
             port=port or held.port or free_port(),
             cloud_port=_still_free(held.cloud_port) or free_port(),
             kubelet_ports={**held.kubelet_ports, **kubelets},
             access_key=held.access_key or "AKIA" + secrets.token_hex(8).upper(),
             secret_key=held.secret_key or secrets.token_urlsafe(30),
         )
-        if memory != held:
-            self.remember(memory)
-        return memory
 
 
 def _still_free(port: int | None) -> int:

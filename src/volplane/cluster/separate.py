@@ -114,7 +114,8 @@ class Separate:
     # --- start
 
     async def _start(self) -> None:
-        self.layout.make()
+        if self.layout.make():
+            self._stack.push_async_callback(self._discard)
         self._stack.callback(os.close, self.layout.hold())
         self.memory = self.layout.prepared(self.settings.port, self.settings.nodes)
         self.url = f"https://127.0.0.1:{self.memory.port}"
@@ -130,6 +131,7 @@ class Separate:
         self._keep("cloud", self._cloud())
         self._keep("apiserver", ["--data-dir", str(self.layout.directory), "--port", str(self.memory.port)])
         await self._connect()
+        self.layout.remember(self.memory)
         self._keep("controller-manager", self._manager())
         self._keep("scheduler", ["--kubeconfig", self._login("system:kube-scheduler")])
         for member in self.members:
@@ -299,6 +301,10 @@ class Separate:
                 process.kill()
                 await process.wait()
         self.runs.pid_file(role).unlink(missing_ok=True)
+
+    async def _discard(self) -> None:
+        if not self._is_up:
+            await asyncio.to_thread(self.layout.discard)
 
     def _cut_lifeline(self) -> None:
         for end in self._lifeline:

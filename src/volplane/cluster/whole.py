@@ -81,7 +81,8 @@ class Cluster:
         return self
 
     async def _start(self) -> None:
-        self.layout.make()
+        if self.layout.make():
+            self._stack.push_async_callback(self._discard)
         self._stack.callback(os.close, self.layout.hold())
         store = await SqliteStore.open(self.layout.state)
         self._stack.push_async_callback(store.close)
@@ -92,6 +93,7 @@ class Cluster:
         own = apiserver.Settings(data_dir=str(self.layout.directory), port=self.memory.port)
         self.server = await apiserver.run(own, store)
         self._stack.push_async_callback(self.server.close)
+        self.layout.remember(self.memory)  # not earlier: a port that was in use is no port of ours
         self.caches = await self._stack.enter_async_context(Caches(self.server.local()))
         self.client = self.client_of("volplane")
         self._stack.push_async_callback(self._stop_roles)
@@ -164,6 +166,10 @@ class Cluster:
     async def __aexit__(self, *_: object) -> None:
         self._broken.cancel()
         await self._stack.aclose()
+
+    async def _discard(self) -> None:
+        if not self._started:
+            await asyncio.to_thread(self.layout.discard)
 
     async def _stop_nodes(self) -> None:
         # A start that failed leaves the containers of an earlier life as they are.

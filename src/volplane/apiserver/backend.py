@@ -12,12 +12,13 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.core import Namespace
+from volplane.api.errors import Timeout
 from volplane.apiserver.auth.admission import Admission
 from volplane.apiserver.auth.issuer import Issuer
 from volplane.apiserver.registry import Entry, Registry
 from volplane.apiserver.strategy import Call, R
 from volplane.base import failpoint, trace
-from volplane.store import Event, Record, Store
+from volplane.store import Event, Record, Store, Uncertain
 
 _TRACED = {
     "nodes": "node",
@@ -65,7 +66,7 @@ class Backend:
 
 
 class _Door:
-    """Fail points and the trace around one commit."""
+    """Fail points and the trace around one commit; a write in doubt is answered as such."""
 
     __slots__ = ("place", "span")
 
@@ -90,6 +91,8 @@ class _Door:
             self.span.__exit__(kind, error, where)
         if self.place and error is None:
             failpoint.hit(f"{self.place}:after")
+        if isinstance(error, Uncertain):
+            raise Timeout(f"Timeout: the request may or may not have taken effect: {error}") from error
 
 
 class StoreReader:

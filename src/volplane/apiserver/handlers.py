@@ -8,7 +8,7 @@ from contextlib import aclosing
 from msgspec import structs
 
 from volplane.api import codec, kinds
-from volplane.api.errors import APIError, Unavailable
+from volplane.api.errors import APIError, InternalError, Unavailable
 from volplane.apiserver import answers, decode, options
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import Wanted, negotiate
@@ -23,7 +23,7 @@ from volplane.apiserver.verbs.list import list_records
 from volplane.apiserver.verbs.patch import patch
 from volplane.apiserver.verbs.update import update
 from volplane.apiserver.verbs.watch import Asked, watch
-from volplane.store import Closed
+from volplane.store import Closed, Failed
 from volplane.web import Request, Response
 
 Handler = Callable[[Backend, Entry, Call, Request], Awaitable[Response]]
@@ -117,6 +117,8 @@ async def _stream(
         yield answers.error_line(error)
     except Closed:
         yield answers.error_line(Unavailable("the server is shutting down"))
+    except Failed as error:
+        yield answers.error_line(InternalError.because(error))
 
 
 async def on_post(post: Post, backend: Backend, entry: Entry, call: Call, request: Request) -> Response:

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+def _about(text: str) -> Meta:
+    return Meta(description=text)
 
 
 class Settings(Struct, frozen=True):
-    data_dir: str  # certificates, tokens and the admin's kubeconfig go here
-    host: str = "127.0.0.1"
-    port: int = 0  # 0: any free one
-    hosts: tuple[str, ...] = ()  # further names and addresses the certificate is valid for
+    data_dir: Annotated[
+        str, _about("certificates, tokens, the admin's kubeconfig, and the state if not etcd's")
+    ]
+    host: Annotated[str, _about("the address to listen on")] = "127.0.0.1"
+    port: Annotated[int, _about("0: any that is free")] = 0
+    hosts: Annotated[tuple[str, ...], _about("further names and addresses the certificate is valid for")] = ()
+    etcd_servers: Annotated[
+        tuple[str, ...], _about("keep the state in this cluster: https://host:2379,…")
+    ] = ()
+    etcd_cafile: Annotated[str, _about("who signed the etcd servers' certificates")] = ""
+    etcd_certfile: Annotated[str, _about("the certificate to show to etcd")] = ""
+    etcd_keyfile: Annotated[str, _about("its key")] = ""
+    etcd_prefix: Annotated[str, _about("where in etcd the state lies")] = "/registry"

@@ -1,4 +1,4 @@
-"""`volplane apiserver`: the API server alone, on its own store."""
+"""`volplane apiserver`: the API server alone, on its own store or on an etcd cluster."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ import click
 
 from volplane import apiserver
 from volplane.apiserver import Settings
+from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import serve
+from volplane.store import Failed, Store
 from volplane.store.sqlite import SqliteStore
+
+ROOT = "/registry"  # what the server's keys begin with, and --etcd-prefix stands for
 
 
 @click.command()
 @options(Settings)
 def command(settings: Settings) -> None:
-    """Serve the Kubernetes API over HTTPS until stopped; its state lies in the data directory."""
+    """Serve the Kubernetes API over HTTPS until stopped; its state lies in the data directory or in etcd."""
     serve(lambda stop: _serve(settings, stop))
 
 
 async def _serve(settings: Settings, stop: asyncio.Event) -> None:
-    store = await SqliteStore.open(os.path.join(settings.data_dir, "state.db"))
+    try:
+        store = await _open(settings)
+    except Failed as error:
+        raise Failure(str(error)) from error
     try:
         server = await apiserver.run(settings, store)
         try:
@@ -32,3 +39,13 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
             await server.close()
     finally:
         await store.close()
+
+
+async def _open(settings: Settings) -> Store:
+    if not settings.etcd_servers:
+        return await SqliteStore.open(os.path.join(settings.data_dir, "state.db"))
+    # Imported when asked for: gRPC takes memory and time that a server on its own store does not need.
+    from volplane.store.etcd import EtcdStore, Tls
+
+    tls = Tls(settings.etcd_cafile, settings.etcd_certfile, settings.etcd_keyfile)
+    return await EtcdStore.open(settings.etcd_servers, prefix=settings.etcd_prefix, root=ROOT, tls=tls)

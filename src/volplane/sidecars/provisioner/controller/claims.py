@@ -39,6 +39,7 @@ COMPONENT = "csi-provisioner"
 SAVING = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
 INFEASIBLE = 300.0  # seconds without a call after the driver called the arguments wrong
 UNDO_TRIES = 5
+BINDING = 0.25  # seconds that the binder has the claim to itself: it writes over the very version it has seen
 
 
 class Attempt(Struct, frozen=True):
@@ -331,7 +332,9 @@ class Claims(Controller[str]):
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
         log.info("Succeeded in saving volume", extra={"PVC": claim.key, "PV": volume.name})
         self._attempts.pop(claim.uid, None)
-        await self._settle(claim)
+        if claim.uid in self._unnoted or not self._is_wanted(claim):
+            return await self._settle(claim)
+        self.queue.later(claim.key, BINDING, f"volume {volume.name} is made and the order comes off")
 
     async def _settle(self, claim: PersistentVolumeClaim) -> None:
         if claim.uid in self._unnoted:

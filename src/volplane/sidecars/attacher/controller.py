@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from volplane.api.core import PersistentVolume
@@ -100,17 +100,23 @@ class Attachments(Controller[str]):
             return
         volume = self.volumes.get(attachment.spec.source.persistent_volume_name or "")
         node = self.nodes.get(attachment.spec.node_name)
-        for step in plans.plan(attachment, volume, node, self.facts, forced=key in self._forced):
-            try:
-                await self._act(attachment, step)
-            except (Refused, CallError, convert.UnsupportedModes) as error:
-                await self._record(attachment, error)
-                raise Refused(str(error)) from error
+        steps = list(plans.plan(attachment, volume, node, self.facts, forced=key in self._forced))
+        try:
+            await self._act_all(attachment, steps)
+        except (Refused, CallError, convert.UnsupportedModes) as error:
+            await self._record(attachment, error)
+            raise Refused(str(error)) from error
         self._forced.discard(key)
 
-    async def _act(
-        self, attachment: VolumeAttachment, step: HoldVolume | Publish | Unpublish | Trust | Refuse
-    ) -> None:
+    async def _act_all(self, attachment: VolumeAttachment, steps: Sequence[plans.Step]) -> None:
+        match steps:
+            case [HoldVolume(volume), Publish() as publish]:
+                await self._publish(attachment, publish, hold=volume)
+            case _:
+                for step in steps:
+                    await self._act(attachment, step)
+
+    async def _act(self, attachment: VolumeAttachment, step: plans.Step) -> None:
         match step:
             case HoldVolume(volume):
                 await self._hold(volume)
@@ -130,10 +136,13 @@ class Attachments(Controller[str]):
             finalizers = {"metadata": {"finalizers": [self.facts.finalizer]}}
             await self.client.patch(PersistentVolume, volume, strategic=finalizers)
 
-    async def _publish(self, attachment: VolumeAttachment, step: Publish) -> None:
+    async def _publish(self, attachment: VolumeAttachment, step: Publish, *, hold: str = "") -> None:
         request = await self._publish_request(step)
-        if not step.noted:
-            await self._note(attachment, step.node_id)
+        async with asyncio.TaskGroup() as intents:  # on two objects, so that they can share a commit
+            if hold:
+                intents.create_task(self._hold(hold))
+            if not step.noted:
+                intents.create_task(self._note(attachment, step.node_id))
         about = _about(attachment, step.handle)
         log.info("Attaching", extra=about)
         reply = await self._call("ControllerPublishVolume", request, attachment)

@@ -1,9 +1,9 @@
 """Events as operators read them in `kubectl describe`: told and forgotten, never in the way of the work.
 
-`event()` only puts a note into a bounded queue; one task writes them. Repeats become a count, many alike
-become one combined event, and an object that has too much to say is not listened to for a while, all as
-client-go does it. The subtle thing: a repeat patches the event we made, which the server drops after an
-hour; then it is made anew.
+`event()` only puts a note into a bounded queue; one task writes them, a moment later. Repeats become a
+count, many alike become one combined event, and an object that has too much to say is not listened to for a
+while, all as client-go does it. The subtle thing: a repeat patches the event we made, which the server drops
+after an hour; then it is made anew.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from contextlib import suppress
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -32,6 +33,7 @@ SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time ar
 BURST, REFILL = 25.0, 1 / 300.0  # per object and source
 TRIES, TRY_PAUSE = 12, 10.0  # while the server cannot be reached
 FLUSH = 2.0  # seconds that a stopping role gives its last events
+LULL = 0.1  # seconds before a note is written: what it tells of is under way, and needs the store more
 LONGEST_MESSAGE = 1024
 COMBINED = "(combined from similar events): "
 
@@ -140,6 +142,7 @@ class Recorder:
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._hurry = asyncio.Event()  # somebody waits for the notes
         self._task: asyncio.Task[None] | None = None
         self._correlator = Correlator()
         self._serial = count()
@@ -165,6 +168,7 @@ class Recorder:
 
     async def flushed(self) -> None:
         """Until everything told so far is written or given up."""
+        self._hurry.set()
         await self._idle.wait()
 
     async def __aenter__(self) -> Recorder:
@@ -188,12 +192,16 @@ class Recorder:
     async def _run(self) -> None:
         while True:
             await self._news.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LULL):
+                    await self._hurry.wait()
             while self._notes:
                 wave = self._wave()
                 await asyncio.gather(*(self._persist(note) for note in wave))
                 for _ in wave:
                     self._notes.popleft()
             self._news.clear()
+            self._hurry.clear()
             self._idle.set()
 
     def _wave(self) -> list[Note]:

@@ -89,6 +89,10 @@ class _Link:
                 self._retired.set()
 
     @property
+    def connected(self) -> bool:
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
+    @property
     def broken(self) -> bool:
         return self.channel.get_state() not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
 
@@ -194,6 +198,8 @@ class Channel(Calls):
 
     async def ready(self, timeout: float | None = None) -> None:
         """Until the driver takes connections. Raises TimeoutError."""
+        if self._link is not None and self._link.connected:
+            return
         path = socket_path(self.address)
         async with asyncio.timeout(timeout):
             if path is None:

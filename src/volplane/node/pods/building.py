@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -25,6 +25,7 @@ from volplane.volumes.base import Site
 
 PAUSE = ("/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
 LONGEST_MESSAGE = 4096
+HOSTS = "/etc/hosts"
 
 _PROPAGATIONS: Mapping[str, Propagation] = {
     "": "private",
@@ -63,7 +64,7 @@ class Builder(Struct, frozen=True):
             for index, mount in enumerate(container.volume_mounts)
         ]
         if not builtin:
-            mounts += await self._own_files(pod, container, attempt, {m.target for m in mounts})
+            mounts += self._own_files(pod, container, attempt)
         who = _identity(pod, container)
         return ContainerSpec(
             id=id,
@@ -123,18 +124,20 @@ class Builder(Struct, frozen=True):
                 raise ConfigError(str(error)) from error
         return Mount(source, mount.mount_path, mount.read_only or volume.readonly, propagation)
 
-    async def _own_files(self, pod: Pod, container: Container, attempt: int, taken: set[str]) -> list[Mount]:
+    async def furnish(self, pod: Pod, container: Container, *, attempt: int, builtin: bool) -> None:
+        """Make the container's own files; they need no volume, so this can be done while one is mounted."""
+        if not builtin:
+            await self.site.host.call(_make_files, self._own_files(pod, container, attempt), pod)
+
+    def _own_files(self, pod: Pod, container: Container, attempt: int) -> list[Mount]:
         """The hosts file and the place for the last words of the container."""
         paths, made = self.site.paths, []
-        if not pod.spec.host_network and "/etc/hosts" not in taken:
-            hosts = paths.real(paths.hosts_file(pod.uid))
-            await self.site.host.call(_write_hosts, hosts, pod)
-            made.append(Mount(hosts, "/etc/hosts"))
+        taken = {mount.mount_path for mount in container.volume_mounts}
+        if not pod.spec.host_network and HOSTS not in taken:
+            made.append(Mount(paths.real(paths.hosts_file(pod.uid)), HOSTS))
         last_words = container.termination_message_path
         if last_words and last_words not in taken:
-            source = self.message_path(pod.uid, container.name, attempt)
-            await self.site.host.call(_make_message, source)
-            made.append(Mount(source, last_words))
+            made.append(Mount(self.message_path(pod.uid, container.name, attempt), last_words))
         return made
 
     def message_path(self, pod: str, container: str, attempt: int) -> str:
@@ -196,6 +199,14 @@ def _given(value: int | None) -> tuple[int, ...]:
 
 def _is_privileged(container: Container) -> bool:
     return bool(container.security_context and container.security_context.privileged)
+
+
+def _make_files(files: Sequence[Mount], pod: Pod) -> None:
+    for file in files:
+        if file.target == HOSTS:
+            _write_hosts(file.source, pod)
+        else:
+            _make_message(file.source)
 
 
 def _write_hosts(path: str, pod: Pod) -> None:

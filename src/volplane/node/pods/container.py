@@ -99,12 +99,15 @@ class ContainerLoop:
     # --- start
 
     async def _start(self, number: int) -> bool:
+        pod = self._pod()
+        builtin = self.kit.runtimes.is_builtin(self.container.image)
+        await self.kit.builder.furnish(pod, self.container, attempt=number, builtin=builtin)
         volumes = await self._volumes()
         pod = self._pod()
         subject = f"pod/{pod.namespace}/{pod.name}"
         try:
             with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
-                await finished(self._launch(pod, volumes, number))
+                await finished(self._launch(pod, volumes, number, builtin=builtin))
         except ConfigError as error:
             return self._cannot("CreateContainerConfigError", "Failed", f"Error: {error}", str(error))
         except ContainerError as error:
@@ -112,9 +115,8 @@ class ContainerLoop:
         await self._forget_old(pod.uid, number)
         return True
 
-    async def _launch(self, pod: Pod, volumes: dict[str, Mounted], number: int) -> None:
-        name, image = self.container.name, self.container.image
-        builtin = self.kit.runtimes.is_builtin(image)
+    async def _launch(self, pod: Pod, volumes: dict[str, Mounted], number: int, *, builtin: bool) -> None:
+        name = self.container.name
         self._tell_image(pod, builtin)
         spec = await self.kit.builder.build(
             pod,
@@ -204,9 +206,12 @@ class ContainerLoop:
         current = self.record.current
         if current is None or not current.running:
             return
-        self.kit.events.normal(self._pod(), "Killing", f"Stopping container {self.container.name}")
+        pod = self._pod()
+        self.kit.events.normal(pod, "Killing", f"Stopping container {self.container.name}")
+        subject = f"pod/{pod.namespace}/{pod.name}"
         try:
-            state: State | None = await self.kit.runtimes.stop(self.id, grace)
+            with trace.span("kubelet", "StopContainer", subject, container=self.container.name):
+                state: State | None = await self.kit.runtimes.stop(self.id, grace)
         except ContainerError as error:
             log.warning("container %s of pod %s: %s", self.container.name, self._pod().key, error)
             state = None

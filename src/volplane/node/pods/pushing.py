@@ -1,7 +1,8 @@
 """A pod's status on its way to the API server: one patch at a time, always of the newest state.
 
-Changes that come while a patch is under way go into the next one together. A pod that is gone, or whose name
-belongs to another by now, has nobody to be told.
+Changes that come while a patch is under way go into the next one together; those that nobody waits for stay
+back for a moment, because a pod that starts has more to say soon, and needs the store meanwhile. A pod that
+is gone, or whose name belongs to another by now, has nobody to be told.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from volplane.api.codec import builtins
@@ -20,6 +22,7 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 CALL = 10.0
+LULL = 0.1  # seconds that a change may wait for company
 _CLEARED = ("message", "reason")  # to be removed by name when they are empty again
 
 
@@ -32,23 +35,31 @@ class StatusPusher:
         self._conditions: Sequence[PodCondition] = pod.status.conditions
         self._sent: PodStatus | None = None
         self._wanted = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self.gone = False
 
-    def push(self) -> None:
+    def push(self, *, urgent: bool = True) -> None:
         if not self.gone:
             self._wanted.set()
             self._idle.clear()
+            if urgent:
+                self._urgent.set()
 
     async def flushed(self) -> None:
         """Until the newest status has been written, or nobody wants it."""
+        self._urgent.set()
         await self._idle.wait()
 
     async def run(self) -> None:
         while not self.gone:
             await self._wanted.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LULL):
+                    await self._urgent.wait()
             self._wanted.clear()
+            self._urgent.clear()
             await self._write()
             if not self._wanted.is_set():
                 self._idle.set()

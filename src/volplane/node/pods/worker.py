@@ -175,7 +175,7 @@ class PodWorker:
         )
 
     async def _live(self) -> None:
-        self._pusher.push()
+        self._pusher.push(urgent=False)
         try:
             async with asyncio.timeout(self._time_left()):
                 await self._containers()
@@ -219,7 +219,7 @@ class PodWorker:
             await self.shared.volumes.mount(self.pod)
             self.waiting = ""
         self._volumes_ready.set()
-        self._pusher.push()
+        self._pusher.push(urgent=False)
 
     async def _mounted(self) -> dict[str, Mounted]:
         await self._volumes_ready.wait()
@@ -284,7 +284,7 @@ class PodWorker:
     def _record_changed(self, name: str, record: Record) -> None:
         self.records[name] = record
         if self._leave is not Leave.SUSPENDED:
-            self._pusher.push()
+            self._pusher.push(urgent=self._leave is Leave.NO)  # a pod that leaves has its last word to come
 
     def _status(self, before: Sequence[PodCondition]) -> PodStatus:
         facts = Facts(

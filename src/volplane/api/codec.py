@@ -16,7 +16,7 @@ from msgspec import structs
 
 from volplane.api import kinds
 from volplane.api.kinds import Kind
-from volplane.api.meta import Resource
+from volplane.api.meta import ObjectMeta, Resource
 from volplane.api.object import Object, schema
 
 O = TypeVar("O", bound=Object)  # noqa: E741
@@ -49,19 +49,27 @@ def encode(obj: Object) -> bytes:
 def decode(of: type[O], data: bytes) -> O:
     """An object from JSON; what the Struct does not know is dropped. Raises msgspec.ValidationError."""
     made: O = _decoder(of).decode(data)
+    if isinstance(made, Resource):
+        _let_go(made.metadata)
     return made
+
+
+def _let_go(metadata: ObjectMeta) -> None:
+    """Raw parts are views that keep all of the bytes they came in; a cached object shall not."""
+    for entry in metadata.managed_fields:
+        structs.force_setattr(entry, "fields_v1", entry.fields_v1.copy())
 
 
 def builtins(obj: Object) -> dict[str, Any]:
     """Plain dicts and lists with wire names, kind and apiVersion included: what patches work on."""
-    data: dict[str, Any] = msgspec.to_builtins(obj, str_keys=True)
+    data: dict[str, Any] = msgspec.to_builtins(obj, str_keys=True, enc_hook=unraw)
     kind = kinds._BY_TYPE.get(type(obj)) if isinstance(obj, Resource) else None
     return data if kind is None else {"kind": kind.kind, "apiVersion": kind.api_version, **data}
 
 
 def exactly(obj: Object) -> dict[str, Any]:
     """A merge patch that makes a piece of an object equal to `obj`: what is not set is told to go."""
-    data: dict[str, Any] = msgspec.to_builtins(obj)
+    data: dict[str, Any] = msgspec.to_builtins(obj, enc_hook=unraw)
     for name, info in schema(type(obj)).items():
         if name not in data:
             data[name] = None
@@ -70,8 +78,29 @@ def exactly(obj: Object) -> dict[str, Any]:
     return data
 
 
+def unraw(part: Any) -> Any:
+    """JSON that stayed as it came, as plain data."""
+    return msgspec.json.decode(part) if isinstance(part, msgspec.Raw) and bytes(part) else None
+
+
 def convert(of: type[O], data: Mapping[str, Any]) -> O:
-    return msgspec.convert(data, of)
+    return msgspec.convert(with_raw(data), of)
+
+
+def with_raw(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Plain data of an object as its Struct wants it: the sets of fields in its metadata stay JSON."""
+    metadata = data.get("metadata")
+    if not isinstance(metadata, dict) or not metadata.get("managedFields"):
+        return data
+    return {**data, "metadata": raw_metadata(metadata)}
+
+
+def raw_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    entries = [
+        {**e, "fieldsV1": msgspec.Raw(_encoder.encode(e["fieldsV1"]))} if "fieldsV1" in e else e
+        for e in metadata.get("managedFields") or ()
+    ]
+    return {**metadata, "managedFields": entries} if entries else metadata
 
 
 def stored(obj: Resource) -> bytes:
@@ -98,6 +127,7 @@ def wire(kind: Kind, stored: bytes, revision: int) -> bytes:
 
 def load(of: type[R], stored: bytes, revision: int) -> R:
     made: R = _decoder(of).decode(b'{"metadata":{"resourceVersion":"%d",%b' % (revision, stored))
+    _let_go(made.metadata)
     return made
 
 

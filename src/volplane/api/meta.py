@@ -1,7 +1,9 @@
 """What every object carries: metadata, selectors, conditions, Status, options."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Raw
 
 from volplane.api.object import Object, Time, field, kept, merge
 
@@ -22,7 +24,7 @@ class ManagedFieldsEntry(Object):
     api_version: str = ""
     time: Time | None = None
     fields_type: str = ""
-    fields_v1: Any = None
+    fields_v1: Raw = Raw()  # read only by who asks: most readers have no use for it
     subresource: str = ""
 
 

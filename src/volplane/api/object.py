@@ -16,7 +16,7 @@ from functools import cache
 from typing import Annotated, Any, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import NODEFAULT, Meta, Raw, Struct
 from msgspec import field as field
 
 T = TypeVar("T")
@@ -82,6 +82,7 @@ _SCALARS: Mapping[Any, str] = {
     bool: "boolean",
     bytes: "bytes",
     Any: "any",
+    Raw: "any",  # JSON that stays as it came
 }
 
 

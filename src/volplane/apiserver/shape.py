@@ -126,10 +126,10 @@ class PlainShape:
         return _wire(self._head, value, revision)
 
     def metadata(self, obj: Plain) -> ObjectMeta:
-        return msgspec.convert(obj.get("metadata") or {}, ObjectMeta)
+        return msgspec.convert(codec.raw_metadata(obj.get("metadata") or {}), ObjectMeta)
 
     def with_metadata(self, obj: Plain, metadata: ObjectMeta) -> Plain:
-        return {**obj, "metadata": msgspec.to_builtins(metadata)}
+        return {**obj, "metadata": msgspec.to_builtins(metadata, enc_hook=codec.unraw)}
 
     def without_status(self, obj: Plain) -> Plain:
         return {k: v for k, v in obj.items() if k != "status"}

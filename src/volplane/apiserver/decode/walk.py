@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from volplane.api import quantity
 from volplane.api.meta import Resource
 from volplane.api.object import Field, Object, schema
@@ -75,6 +77,8 @@ def _below(key: str, found: list[str]) -> list[str]:
 
 def _fix(field: Field, owner: str) -> Fix | None:
     """What to do with a value of this field; None: nothing."""
+    if owner == "ManagedFieldsEntry" and field.name == "fieldsV1":
+        return _raw
     if field.format in _FORMATS:
         return _FORMATS[field.format]
     match field.shape:
@@ -229,6 +233,10 @@ def _read_time(text: str) -> datetime:
         return datetime.fromisoformat(exact).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise Mismatch(f'parsing time "{text}": {error}') from error
+
+
+def _raw(container: Any, key: Any, value: Any) -> None:
+    container[key] = msgspec.Raw(msgspec.json.encode(value))
 
 
 _FORMATS: dict[str, Fix | None] = {

@@ -1,0 +1,221 @@
+"""Plain data seen through its type: which fields it has, and how an applied part goes into a whole.
+
+Nothing here changes its arguments; what is not touched is shared between them and the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from volplane.apiserver.apply import fields
+from volplane.apiserver.apply.fields import SELF, Fields
+from volplane.apiserver.apply.types import FIELDS, ITEMS, LEAF, MAP, SET, Type
+
+ABSENT: Any = object()
+
+
+class Untypable(ValueError):
+    """Data that its type has no place for: the path, and what is wrong there."""
+
+
+def parts(of: Type, value: Any) -> list[tuple[str, Any]] | None:
+    """The parts of a value with their keys; None when it is owned whole."""
+    if of.form in (FIELDS, MAP):
+        return [(f"f:{k}", v) for k, v in value.items()] if isinstance(value, dict) else None
+    if of.form == SET and isinstance(value, list | tuple):
+        return [(fields.value(v), v) for v in value]
+    if of.form == ITEMS and isinstance(value, list | tuple):
+        return [(_item_key(of, v), v) for v in value]
+    return None
+
+
+def _item_key(of: Type, value: Any) -> str:
+    if not isinstance(value, dict):
+        raise Untypable(": associative list with keys may not have non-map elements")
+    keys = {name: value.get(name, default) for name, default in of.keys.items()}
+    keys = {name: found for name, found in keys.items() if found is not None}
+    if not keys:
+        named = " ".join(f'"{name}"' for name in of.keys)
+        raise Untypable(
+            f": associative list with keys has an element that omits all key fields [{named}] "
+            "(and doesn't have default values for any key fields)"
+        )
+    return fields.item(keys)
+
+
+def once(given: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], set[str]]:
+    """The parts by key, and the keys that came more than once."""
+    found: dict[str, Any] = {}
+    twice: set[str] = set()
+    for key, value in given:
+        if key in found:
+            twice.add(key)
+        found[key] = value
+    return found, twice
+
+
+# Sets
+
+
+def collect(of: Type, value: Any) -> Fields:
+    """The fields an applied value has: its leaves, its items, and the entries of its maps."""
+    found = parts(of, value)
+    if found is None:
+        return {}
+    single, twice = once(found)
+    out: Fields = {}
+    for key in sorted(single):
+        inner, part = of.inner(key), single[key]
+        below = {} if key in twice else collect(inner, part)
+        leaf = inner.form == LEAF or part is None or not isinstance(part, dict | list | tuple) or part == {}
+        if leaf or not below:
+            if leaf or key in twice or of.form in (ITEMS, SET, MAP):
+                out[key] = {}
+        elif of.declares(key):
+            out[key] = below
+        else:
+            out[key] = {SELF: {}, **below}
+    return out
+
+
+def named(of: Type, given: Fields) -> Fields:
+    """The set with every field that has a name of its own as a member, not only what is below it."""
+    out: Fields = {}
+    for key, below in given.items():
+        if key == SELF or not below:
+            out[key] = below
+            continue
+        inner = named(of.inner(key), {k: v for k, v in below.items() if k != SELF})
+        out[key] = {SELF: {}, **inner} if SELF in below or of.declares(key) else inner
+    return out
+
+
+def differ(of: Type, old: Any, new: Any) -> tuple[Fields, Fields]:
+    """What is added or changed, and what is gone, between two values of which both are there."""
+    before, after = parts(of, old), parts(of, new)
+    changed: Fields = {}
+    removed: Fields = {}
+    if before is None or after is None:
+        return changed, removed
+    (was, were_twice), (now, are_twice) = once(before), once(after)
+    for key in sorted(was.keys() | now.keys()):
+        if key in were_twice or key in are_twice:
+            if before != after:
+                changed[key] = {}
+        elif key not in was:
+            changed[key] = whole(of.inner(key), now[key])
+        elif key not in now:
+            removed[key] = whole(of.inner(key), was[key])
+        elif was[key] != now[key]:
+            inner = of.inner(key)
+            if parts(inner, was[key]) is None or parts(inner, now[key]) is None:
+                changed[key] = {}
+                continue
+            more, less = differ(inner, was[key], now[key])
+            if more:
+                changed[key] = more
+            if less:
+                removed[key] = less
+    return changed, removed
+
+
+def whole(of: Type, value: Any) -> Fields:
+    """Everything in a value that appears or vanishes, itself included."""
+    found = parts(of, value)
+    if not found:
+        return {}
+    single, twice = once(found)
+    inner = {key: {} if key in twice else whole(of.inner(key), single[key]) for key in sorted(single)}
+    return {SELF: {}, **inner}
+
+
+# Merging
+
+
+def merge(of: Type, live: Any, applied: Any) -> Any:
+    """The live value with the applied one put into it."""
+    if of.form in (FIELDS, MAP) and isinstance(live, dict) and isinstance(applied, dict):
+        out = dict(live)
+        for name, value in applied.items():
+            out[name] = merge(of.inner(f"f:{name}"), live.get(name, ABSENT), value)
+        return out
+    if of.form in (ITEMS, SET) and isinstance(live, list | tuple) and isinstance(applied, list):
+        return _merge_items(of, live, applied)
+    return applied
+
+
+def _merge_items(of: Type, live: Any, applied: list[Any]) -> list[Any]:
+    """Applied items stand in their own order; a live one keeps its place before what it stood before."""
+    held, given = parts(of, live) or [], parts(of, applied) or []
+    mine, twice = once(held)
+    wanted = {key for key, _ in given}
+    shared = [key for key, _ in given if key in mine]
+    done: set[str] = set()
+    out: list[Any] = []
+    at = 0
+
+    def take_live(until: str) -> None:
+        nonlocal at
+        while at < len(held):
+            key, value = held[at]
+            if key not in wanted:
+                out.append(value)
+            elif key == until or (key not in done and shared and shared[0] == key):
+                return
+            at += 1
+
+    for key, value in given:
+        take_live(key)
+        if at < len(held) and held[at][0] == key:
+            at += 1
+        before = ABSENT if key in twice else mine.get(key, ABSENT)
+        out.append(merge(of.inner(key), before, value))
+        done.add(key)
+        if shared and shared[0] == key:
+            shared.pop(0)
+    take_live("")
+    return out
+
+
+def without(of: Type, value: Any, gone: Fields) -> Any:
+    """The value without the members of a set; a container that lost all it had is None."""
+    if of.form in (FIELDS, MAP) and isinstance(value, dict):
+        kept = {}
+        for name, part in value.items():
+            key = f"f:{name}"
+            below = gone.get(key)
+            if below is None:
+                kept[name] = part
+            elif not fields.is_member(below):
+                kept[name] = without(of.inner(key), part, below)
+        return kept or None
+    if of.form in (ITEMS, SET) and isinstance(value, list | tuple):
+        left = []
+        for key, part in parts(of, value) or ():
+            below = gone.get(key)
+            if below is None:
+                left.append(part)
+            elif not fields.is_member(below):
+                left.append(without(of.inner(key), part, below))
+        return left or None
+    return None if isinstance(value, dict | list | tuple) else value
+
+
+def check(of: Type, value: Any, path: str = "") -> None:
+    """Raises Untypable for fields that do not exist and for items that cannot be told apart."""
+    try:
+        found = parts(of, value)
+    except Untypable as error:
+        raise Untypable(f"{path}{error}") from None
+    if found is None:
+        return
+    seen: set[str] = set()
+    for key, part in found:
+        step = next(fields.paths({key: {}}))
+        if key in seen:
+            raise Untypable(f"{path}: duplicate entries for key {step}")
+        seen.add(key)
+        if of.form == FIELDS and not of.declares(key) and not of.open:
+            raise Untypable(f"{path}{step}: field not declared in schema")
+        check(of.inner(key), part, path + step)

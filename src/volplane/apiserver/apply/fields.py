@@ -1,0 +1,192 @@
+"""Sets of fields in the form the wire has for them (FieldsV1), which is also the form they are worked on.
+
+A set is a tree of dicts. A key says which part of a value is meant: `f:name` a field, `k:{"name":"x"}` an
+item of a list by its keys, `v:"x"` an item of a set. A part is a member of the set when nothing is below it,
+or when the dict below it has the key `.`:
+
+    {"f:spec": {"f:replicas": {}, "f:volumes": {'k:{"name":"a"}': {".": {}, "f:name": {}}}}}
+
+Sets are never changed once made, so they may share branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+Fields = dict[str, Any]
+
+SELF = "."
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Unreadable(ValueError):
+    """Not a set of fields."""
+
+
+def field(name: str) -> str:
+    return f"f:{name}"
+
+
+def item(keys: dict[str, Any]) -> str:
+    """An item of a list that is known by some of its fields."""
+    return f"k:{_encode(keys).decode()}"
+
+
+def value(of: Any) -> str:
+    return f"v:{_encode(of).decode()}"
+
+
+def is_member(below: Fields) -> bool:
+    return not below or SELF in below
+
+
+def _made(member: bool, inner: Fields) -> Fields | None:
+    """The branch below a part; None when there is no reason for one."""
+    if not inner:
+        return {} if member else None
+    return {SELF: {}, **inner} if member else inner
+
+
+def _inner(below: Fields) -> Fields:
+    return {k: v for k, v in below.items() if k != SELF} if SELF in below else below
+
+
+def union(one: Fields, other: Fields) -> Fields:
+    """What is in either of two sets."""
+    if not other or one == other:
+        return one
+    if not one:
+        return other
+    out: Fields = {}
+    for key in sorted(one.keys() | other.keys()):
+        a, b = one.get(key), other.get(key)
+        if a is None or b is None:
+            out[key] = b if a is None else a
+        elif a == b:
+            out[key] = a
+        else:
+            inner = union(_inner(a), _inner(b))
+            out[key] = _made(is_member(a) or is_member(b), inner) or {}
+    return out
+
+
+def difference(one: Fields, other: Fields) -> Fields:
+    """The members of `one` that are not members of `other`; what is below a member is judged by itself."""
+    if not other:
+        return one
+    out: Fields = {}
+    for key, a in one.items():
+        b = other.get(key)
+        if b is None:
+            out[key] = a
+            continue
+        kept = _made(is_member(a) and not is_member(b), difference(_inner(a), _inner(b)))
+        if kept is not None:
+            out[key] = kept
+    return out
+
+
+def intersection(one: Fields, other: Fields) -> Fields:
+    out: Fields = {}
+    for key, a in one.items():
+        b = other.get(key)
+        if b is None:
+            continue
+        kept = _made(is_member(a) and is_member(b), intersection(_inner(a), _inner(b)))
+        if kept is not None:
+            out[key] = kept
+    return out
+
+
+def within(one: Fields, other: Fields) -> bool:
+    """Is every member of `one` a member of `other`?"""
+    for key, a in one.items():
+        b = other.get(key)
+        if b is None or (is_member(a) and not is_member(b)):
+            return False
+        if a and not within(_inner(a), _inner(b)):
+            return False
+    return True
+
+
+# Paths
+
+
+def paths(of: Fields, above: str = "") -> Iterator[str]:
+    """The members as text (`.spec.ports[port=80]`): those of a level before those below it."""
+    for key, below in of.items():
+        if key != SELF and is_member(below):
+            yield above + _text(key)
+    for key, below in of.items():
+        if key != SELF and below:
+            yield from paths(_inner(below), above + _text(key))
+
+
+def _text(key: str) -> str:
+    kind, rest = key[:2], key[2:]
+    if kind == "f:":
+        return f".{rest}"
+    if kind == "k:":
+        keys = _decode(rest)
+        return f"[{','.join(f'{name}={_shown(keys[name])}' for name in sorted(keys))}]"
+    return f"[={_shown(_decode(rest))}]" if kind == "v:" else f"[{rest}]"
+
+
+def _shown(of: Any) -> str:
+    return msgspec.json.encode(of).decode()
+
+
+# The wire
+
+
+def read(data: bytes | msgspec.Raw) -> Fields:
+    """A set from our own hand."""
+    made: Fields = _decode(data)
+    return made
+
+
+def write(of: Fields) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(of))
+
+
+def read_foreign(data: bytes | msgspec.Raw) -> Fields:
+    """A set from somebody else's hand, in our spelling and order. Raises Unreadable."""
+    try:
+        made = _decode(data) if bytes(data) else {}
+        return _spelled(made)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(str(error)) from error
+
+
+def _spelled(given: Any) -> Fields:
+    if not isinstance(given, dict):
+        raise Unreadable("a set of fields is an object")
+    out = {}
+    for key, below in given.items():
+        spelled = key if key == SELF else _key(key)
+        if spelled:
+            out[spelled] = _spelled(below)
+    return dict(sorted(out.items()))
+
+
+def _key(text: str) -> str:
+    kind, rest = text[:2], text[2:]
+    if len(text) < 2 or kind[1] != ":":
+        raise Unreadable(f"missing colon: {text}")
+    match kind:
+        case "f:":
+            return text
+        case "k:":
+            keys = _decode(rest)
+            if not isinstance(keys, dict):
+                raise Unreadable(f"the keys of an item are an object: {text}")
+            return item(keys)
+        case "v:":
+            return value(_decode(rest))
+        case "i:":
+            return f"i:{int(rest)}" if rest.isdecimal() else ""
+    return ""  # of a later time: dropped

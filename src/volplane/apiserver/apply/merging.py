@@ -1,0 +1,128 @@
+"""Server-side apply: an applied configuration goes into the live object, and its fields to who applied it.
+
+What the configuration has is set; what the same manager applied before and now leaves out is removed, unless
+somebody else owns it too. A value that is changed under another owner is a conflict: refused, or taken from
+them when the manager insists. The subtle thing is that setting a field to the value it has makes another
+owner of it and no conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.api.errors import Conflict
+from volplane.apiserver.apply import document, fields, managed
+from volplane.apiserver.apply.fields import Fields
+from volplane.apiserver.apply.managed import Managed, Owner
+from volplane.apiserver.apply.ownership import Ownership, without_identity
+from volplane.apiserver.apply.types import Type
+from volplane.base import clock
+
+Map = dict[str, Any]
+Typed = Callable[[Map], Any]  # plain data as an object of the kind
+
+
+class Asked(Struct, frozen=True):
+    """One apply request."""
+
+    config: Map
+    owner: Owner
+    version: str
+    now: datetime
+    force: bool = False
+
+
+class Outcome(Struct):
+    document: Map  # without managedFields
+    obj: Any  # the same, typed
+    managed: Managed
+
+
+class Clash(Exception):
+    """Fields that others own and the configuration would change."""
+
+    def __init__(self, found: Mapping[Owner, Fields]) -> None:
+        super().__init__("apply conflict")
+        self.found = dict(found)
+
+    def besides(self, allowed: Fields) -> Clash:
+        left = {owner: fields.difference(owned, allowed) for owner, owned in self.found.items()}
+        return Clash({owner: owned for owner, owned in left.items() if owned})
+
+    def told(self) -> Conflict:
+        owners = sorted(self.found, key=lambda owner: owner.order)
+        conflicts = [(owner.shown(), path) for owner in owners for path in fields.paths(self.found[owner])]
+        causes = [
+            {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
+            for who, path in conflicts
+        ]
+        if len(conflicts) == 1:
+            who, path = conflicts[0]
+            told = f"Apply failed with 1 conflict: conflict with {who}: {path}"
+        else:
+            told = f"Apply failed with {len(conflicts)} conflicts: {_listed(conflicts)}"
+        return Conflict(told, details={"causes": causes})
+
+
+def _listed(conflicts: list[tuple[str, str]]) -> str:
+    lines = []
+    for at, (who, path) in enumerate(conflicts):
+        if at == 0 or conflicts[at - 1][0] != who:
+            lines.append(f"conflicts with {who}:")
+        lines.append(f"- {path}")
+    return "\n".join(lines)
+
+
+def apply(kind: Ownership, typed: Typed, live: Map, live_obj: Any, held: Managed, asked: Asked) -> Outcome:
+    """Raises Clash. `live` and `live_obj` are the same object, plain and typed, without managedFields."""
+    below = asked.owner.subresource
+    given = kind.owned(document.collect(kind.type, asked.config), below)
+    owned = without_identity(given)
+    merged = document.merge(kind.type, live, asked.config)
+    others = {o: h for o, h in held.items() if o != asked.owner and h.version == asked.version}
+    last = held.get(asked.owner)
+    if last is not None:
+        merged = pruned(kind.type, merged, last.fields(), given, others)
+    obj = typed(merged)
+    changed, removed = (kind.owned(found, below) for found in kind.differ(live_obj, obj))
+    clashes = _clashes(others, changed)
+    if clashes and not asked.force:
+        raise Clash(clashes)
+    out = managed.lost(others, fields.union(changed, removed))
+    if owned:
+        time = clock.stamp(asked.now) if obj != live_obj else last.time if last else None
+        out[asked.owner] = managed.holding(asked.version, time, owned)
+    return Outcome(merged, obj, out)
+
+
+def _clashes(others: Managed, changed: Fields) -> dict[Owner, Fields]:
+    found = {
+        owner: fields.intersection(held.fields(), changed)
+        for owner, held in others.items()
+        if held.may_touch(changed)
+    }
+    return {owner: both for owner, both in found.items() if both}
+
+
+def pruned(of: Type, merged: Map, last: Fields, given: Fields, others: Managed) -> Map:
+    """The merged object without what this manager has stopped to apply and nobody else owns."""
+    last = document.named(of, last)
+    if fields.within(last, document.named(of, given)):
+        return merged
+    kept = given
+    for held in others.values():
+        kept = fields.union(kept, held.fields())
+    everything = document.named(of, document.collect(of, merged))
+    left = document.named(of, document.collect(of, document.without(of, merged, last) or {}))
+    # What is below something that went comes back when it has an owner, and so does what holds it.
+    back = fields.union(left, document.named(of, kept))
+    cut = document.without(of, merged, fields.difference(everything, back)) or {}
+    remains = document.named(of, document.collect(of, cut))
+    # Only what was applied before may go; what nobody owned stays.
+    gone = fields.intersection(fields.difference(everything, remains), last)
+    result: Map = document.without(of, merged, gone) or {}
+    return result

@@ -1,0 +1,107 @@
+"""One kind's side of field ownership: its type, how two of its objects differ, and what a writer may own.
+
+Built-in objects are compared as Structs, custom ones as plain data. What an endpoint does not write its
+writers do not own: status on the main endpoint, all but status (and metadata) on /status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from volplane.api.kinds import Kind
+from volplane.apiserver.apply import compare, document, types
+from volplane.apiserver.apply.fields import SELF, Fields
+from volplane.apiserver.apply.types import Type
+
+_STATUS, _METADATA = "f:status", "f:metadata"
+_TYPE_META = frozenset({"f:apiVersion", "f:kind"})
+_PARTS = {"ephemeralcontainers": frozenset({"f:spec"}), "finalize": frozenset({"f:spec"})}
+
+
+class Ownership(Protocol):
+    type: Type
+
+    def empty(self) -> Any:
+        """What a new object is compared with."""
+        ...
+
+    def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
+        """Changed or added, and removed."""
+        ...
+
+    def owned(self, given: Fields, subresource: str = "") -> Fields:
+        """Of these fields those that a writer of this endpoint owns."""
+        ...
+
+
+class _Endpoints:
+    def __init__(self, *, status: bool, status_metadata: bool) -> None:
+        self._status = status
+        self._status_parts = frozenset({_STATUS, _METADATA} if status_metadata else {_STATUS})
+
+    def owned(self, given: Fields, subresource: str = "") -> Fields:
+        if subresource == "status":
+            parts = self._status_parts
+        elif subresource in _PARTS:
+            parts = _PARTS[subresource]
+        elif self._status and _STATUS in given:
+            parts = frozenset(given) - {_STATUS}
+        else:
+            return given
+        return {key: below for key, below in given.items() if key in parts}
+
+
+class StructOwnership(_Endpoints):
+    """Built-in kinds."""
+
+    def __init__(self, kind: Kind, *, status: bool, status_metadata: bool) -> None:
+        super().__init__(status=status, status_metadata=status_metadata)
+        assert kind.type is not None
+        self._of = kind.type
+        self.type = types.of_struct(kind.type)
+        self._ways = compare.of_type(kind.type)
+
+    def empty(self) -> Any:
+        return self._of()
+
+    def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
+        return self._ways.differ(old, new)
+
+
+class PlainOwnership(_Endpoints):
+    """Custom resources, with their schema if they have one."""
+
+    def __init__(self, schema: Mapping[str, Any] | None, *, status: bool, status_metadata: bool) -> None:
+        super().__init__(status=status, status_metadata=status_metadata)
+        self.type = types.of_custom(schema)
+
+    def empty(self) -> Any:
+        return {}
+
+    def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
+        changed, removed = document.differ(self.type, old, new)
+        return without_identity(changed), without_identity(removed)
+
+
+def without_identity(given: Fields) -> Fields:
+    """The set without what nobody owns: the type, and who the object is."""
+    out = {key: below for key, below in given.items() if key not in _TYPE_META}
+    if _METADATA in out:
+        owned = {
+            key: below
+            for key, below in out.pop(_METADATA).items()
+            if key != SELF and key[2:] not in compare.UNOWNED
+        }
+        if owned:
+            out[_METADATA] = owned
+    return dict(sorted(out.items()))
+
+
+def ownership_of(
+    kind: Kind, *, status: bool, status_metadata: bool, schema: Mapping[str, Any] | None = None
+) -> Ownership:
+    """`schema`: the structural schema of a custom kind's version."""
+    if kind.type is not None:
+        return StructOwnership(kind, status=status, status_metadata=status_metadata)
+    return PlainOwnership(schema, status=status, status_metadata=status_metadata)

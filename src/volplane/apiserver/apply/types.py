@@ -1,0 +1,188 @@
+"""What apply knows of a value's type: which parts of it are owned one by one, and how items are told apart.
+
+Built from the Structs of built-in kinds, or from the schema of a custom resource. A value is a leaf (owned
+whole: scalars, and lists and maps that are said to be atomic), an object with named fields, a map, a list
+whose items are known by keys, or a set of scalars. Without any schema maps are taken apart and lists are
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.api.meta import ObjectMeta
+from volplane.api.object import Field, Object, schema
+
+LEAF, FIELDS, MAP, ITEMS, SET = "leaf", "fields", "map", "items", "set"
+
+
+def _atomic() -> Type:
+    return ATOMIC
+
+
+class Type(Struct):
+    """The inner types are asked for by functions: schemas contain themselves."""
+
+    form: str
+    field: Callable[[str], Type | None] = lambda name: None  # FIELDS: a named field
+    item: Callable[[], Type] = _atomic  # MAP, ITEMS: what is inside
+    keys: Mapping[str, Any] = {}  # ITEMS: the fields that tell items apart, with their defaults (None: none)
+    open: bool = False  # FIELDS: may have others; they are taken as they come
+
+    def inner(self, key: str) -> Type:
+        """The type of the part that a key of a field set names."""
+        if self.form == FIELDS:
+            return self.field(key[2:]) or (FREE if self.open else ATOMIC)
+        return self.item() if self.form in (MAP, ITEMS) else ATOMIC
+
+    def declares(self, key: str) -> bool:
+        """Is this a field of its own name, and not an entry or an item?"""
+        return self.form == FIELDS and self.field(key[2:]) is not None
+
+
+ATOMIC = Type(LEAF)
+_SET = Type(SET)
+
+
+def _free() -> Type:
+    return FREE
+
+
+FREE = Type(MAP, item=_free)  # nothing is known; only meant where the value is a map
+
+# What the published schema says against the rule: maps that are replaced whole, and an object that is
+# merged although its type is atomic elsewhere.
+WHOLE_MAPS = frozenset(
+    {
+        ("PodSpec", "nodeSelector"),
+        ("ReplicationControllerSpec", "selector"),
+        ("Scheduling", "nodeSelector"),
+        ("ServiceSpec", "selector"),
+    }
+)
+MERGED_OBJECTS = frozenset({("PersistentVolumeSpec", "claimRef")})
+_KEY_DEFAULTS = {"protocol": "TCP"}
+
+
+def is_leaf(owner: str, info: Field) -> bool:
+    """Is this field owned whole?"""
+    match info.shape:
+        case "list":
+            return info.list_type == "atomic"
+        case "map":
+            return (owner, info.name) in WHOLE_MAPS
+        case "object":
+            return is_whole(info.type) and (owner, info.name) not in MERGED_OBJECTS
+    return True
+
+
+def is_whole(of: type[Object] | None) -> bool:
+    """Are objects of this type owned whole?"""
+    return bool(getattr(of, "atomic", False))
+
+
+def key_default(info: Field) -> Any:
+    """What a key counts as where an item does not have it; None: the item is known without it."""
+    if info.name in _KEY_DEFAULTS:
+        return _KEY_DEFAULTS[info.name]
+    if info.shape == "string":
+        return "" if info.always or info.name == "name" else None
+    return 0 if info.always else None
+
+
+@cache
+def of_struct(of: type[Object]) -> Type:
+    known = schema(of)
+
+    def look(name: str) -> Type | None:
+        info = known.get(name)
+        return None if info is None else _of_field(of.__name__, info)
+
+    return Type(FIELDS, field=cache(look))
+
+
+def _of_field(owner: str, info: Field) -> Type:
+    if is_leaf(owner, info):
+        return ATOMIC
+    match info.shape:
+        case "object":
+            assert info.type is not None
+            return of_struct(info.type)
+        case "map":
+            assert info.item is not None
+            return Type(MAP, item=_given(_of_field("", info.item)))
+    if info.list_type == "set":
+        return _SET
+    assert info.item is not None
+    assert info.item.type is not None
+    inner = info.item.type
+    keys = {name: key_default(schema(inner)[name]) for name in sorted(info.list_keys)}
+    return Type(ITEMS, item=_given(ATOMIC) if is_whole(inner) else lambda: of_struct(inner), keys=keys)
+
+
+def _given(made: Type) -> Callable[[], Type]:
+    return lambda: made
+
+
+# Custom resources
+
+
+def of_openapi(given: Mapping[str, Any]) -> Type:
+    """From the structural schema of a custom resource's version."""
+    kind = given.get("type")
+    if given.get("x-kubernetes-int-or-string"):
+        return ATOMIC
+    if kind == "array":
+        return _of_array(given)
+    if kind == "object" or "properties" in given or given.get("x-kubernetes-preserve-unknown-fields"):
+        return _of_object(given)
+    return ATOMIC
+
+
+def _of_object(given: Mapping[str, Any]) -> Type:
+    if given.get("x-kubernetes-map-type") == "atomic":
+        return ATOMIC
+    properties: Mapping[str, Any] = given.get("properties") or {}
+    extra = given.get("additionalProperties")
+    loose = bool(given.get("x-kubernetes-preserve-unknown-fields"))
+    if not properties:
+        if isinstance(extra, Mapping):
+            return Type(MAP, item=cache(lambda: of_openapi(extra)))
+        return FREE if loose or extra is True else Type(FIELDS)
+
+    def look(name: str) -> Type | None:
+        inner = properties.get(name)
+        return None if inner is None else of_openapi(inner)
+
+    return Type(FIELDS, field=cache(look), open=loose)
+
+
+def _of_array(given: Mapping[str, Any]) -> Type:
+    inner = given.get("items") or {}
+    match given.get("x-kubernetes-list-type"):
+        case "set":
+            return _SET
+        case "map":
+            properties = inner.get("properties") or {}
+            names = sorted(given.get("x-kubernetes-list-map-keys") or ())
+            keys = {name: (properties.get(name) or {}).get("default") for name in names}
+            return Type(ITEMS, item=cache(lambda: of_openapi(inner)), keys=keys)
+    return ATOMIC
+
+
+def of_custom(given: Mapping[str, Any] | None) -> Type:
+    """A whole custom resource: its own schema (or none) below the metadata that all objects have."""
+    inner = FREE if given is None else of_openapi(given)
+
+    def look(name: str) -> Type | None:
+        if name == "metadata":
+            return of_struct(ObjectMeta)
+        if name in ("apiVersion", "kind"):
+            return ATOMIC
+        return inner.field(name) if inner.form == FIELDS else FREE
+
+    return Type(FIELDS, field=cache(look), open=inner.form != FIELDS or inner.open)

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 
+from volplane.api.core import PersistentVolume, Pod
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
+from volplane.api.storage import VolumeAttachment
 from volplane.apiserver import strategies
 from volplane.apiserver.auth.authorize import Authority, Masters
 from volplane.apiserver.auth.following import Following
 from volplane.apiserver.auth.issuer import Issuer
+from volplane.apiserver.auth.nodes.authorizer import NodeAuthorizer
+from volplane.apiserver.auth.nodes.graph import Graph
+from volplane.apiserver.auth.nodes.restriction import Restriction
 from volplane.apiserver.auth.rbac.aggregation import Aggregation
 from volplane.apiserver.auth.rbac.escalation import Escalation
 from volplane.apiserver.auth.rbac.index import Rbac
@@ -30,9 +35,14 @@ class Core:
     def __init__(self, store: Store, issuer: Issuer | None = None) -> None:
         self.backend = Backend(store, Registry(SERVED, strategies.of), issuer or Issuer())
         self.rbac = Rbac()
-        self.authority = Authority([Masters(), self.rbac])
-        self.backend.admission.judges = [Escalation(self.backend, self.rbac, self.authority)]
+        graph = Graph()
+        self.authority = Authority([Masters(), NodeAuthorizer(graph), self.rbac])
+        self.backend.admission.judges = [
+            Restriction(self.backend, self.authority),
+            Escalation(self.backend, self.rbac, self.authority),
+        ]
         self._following = Following(self.backend)
+        self._following.feed(graph, Pod, PersistentVolume, VolumeAttachment)
         self._following.feed(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)
         self._aggregation = Aggregation(self.backend, self.rbac.cluster_roles)
         self._following.feed(self._aggregation, ClusterRole)

@@ -1,0 +1,1 @@
+"""What a node may do: that depends on what runs on it."""

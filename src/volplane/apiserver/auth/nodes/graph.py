@@ -1,0 +1,143 @@
+"""Who needs what: from secrets, claims and accounts over pods to nodes, kept as counts.
+
+A pod ties everything it names to its node; a volume ties itself and its secrets to its claim, an attachment
+itself to its node. So every question is one or two look-ups. A mirror pod ties nothing: a node could
+otherwise make one to read whatever it likes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from volplane.api.core import PersistentVolume, Pod
+from volplane.api.storage import VolumeAttachment
+from volplane.apiserver.auth.nodes import references
+
+MIRROR = "kubernetes.io/config.mirror"
+
+SECRET, CONFIG_MAP, CLAIM, ACCOUNT = "secrets", "configmaps", "persistentvolumeclaims", "serviceaccounts"
+
+Thing = tuple[str, str]  # plural, namespace/name
+
+
+class _Pod(NamedTuple):
+    uid: str
+    node: str
+    debuggers: int  # ephemeral containers: the only part of a pod that can name more later
+    things: frozenset[Thing]
+
+
+class _Volume(NamedTuple):
+    claim: str  # namespace/name
+    secrets: frozenset[str]
+
+
+class Graph:
+    """An index that follows pods, volumes and attachments: see `auth.following`."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, _Pod] = {}
+        self._users: dict[Thing, dict[str, int]] = {}  # how many pods of which nodes name it
+        self._volumes: dict[str, _Volume] = {}
+        self._secret_volumes: dict[str, set[str]] = {}
+        self._attachments: dict[str, str] = {}
+
+    # --- asking
+
+    def pod(self, node: str, key: str) -> bool:
+        held = self._pods.get(key)
+        return held is not None and held.node == node
+
+    def thing(self, node: str, plural: str, key: str) -> bool:
+        """Does a pod of the node name it, or a volume that such a pod uses?"""
+        if node in self._users.get((plural, key), ()):
+            return True
+        return plural == SECRET and any(
+            self.volume(node, volume) for volume in self._secret_volumes.get(key, ())
+        )
+
+    def volume(self, node: str, name: str) -> bool:
+        held = self._volumes.get(name)
+        return held is not None and node in self._users.get((CLAIM, held.claim), ())
+
+    def attachment(self, node: str, name: str) -> bool:
+        return self._attachments.get(name) == node
+
+    # --- being fed
+
+    def put(self, key: str, obj: Any) -> None:
+        match obj:
+            case Pod():
+                self._put_pod(key, obj)
+            case PersistentVolume():
+                self._put_volume(key, obj)
+            case VolumeAttachment():
+                self._attachments[key] = obj.spec.node_name
+
+    def drop(self, type: type[Any], key: str) -> None:
+        if type is Pod:
+            self._drop_pod(key)
+        elif type is PersistentVolume:
+            self._drop_volume(key)
+        else:
+            self._attachments.pop(key, None)
+
+    def _put_pod(self, key: str, pod: Pod) -> None:
+        node, uid, debuggers = pod.spec.node_name, pod.metadata.uid, len(pod.spec.ephemeral_containers)
+        held = self._pods.get(key)
+        if held is not None:
+            if (held.uid, held.node, held.debuggers) == (uid, node, debuggers):
+                return  # what a pod names is immutable
+            self._drop_pod(key)
+        if not node:
+            return
+        made = self._pods[key] = _Pod(uid, node, debuggers, _things(pod))
+        for thing in made.things:
+            users = self._users.setdefault(thing, {})
+            users[node] = users.get(node, 0) + 1
+
+    def _drop_pod(self, key: str) -> None:
+        held = self._pods.pop(key, None)
+        if held is None:
+            return
+        for thing in held.things:
+            users = self._users[thing]
+            users[held.node] -= 1
+            if not users[held.node]:
+                del users[held.node]
+            if not users:
+                del self._users[thing]
+
+    def _put_volume(self, name: str, volume: PersistentVolume) -> None:
+        claim = volume.spec.claim_ref
+        made = None
+        if claim is not None:
+            secrets = frozenset(f"{space}/{secret}" for space, secret in references.volume_secrets(volume))
+            made = _Volume(f"{claim.namespace}/{claim.name}", secrets)
+        if made == self._volumes.get(name):
+            return
+        self._drop_volume(name)
+        if made is not None:
+            self._volumes[name] = made
+            for secret in made.secrets:
+                self._secret_volumes.setdefault(secret, set()).add(name)
+
+    def _drop_volume(self, name: str) -> None:
+        held = self._volumes.pop(name, None)
+        for secret in held.secrets if held is not None else ():
+            volumes = self._secret_volumes[secret]
+            volumes.discard(name)
+            if not volumes:
+                del self._secret_volumes[secret]
+
+
+def _things(pod: Pod) -> frozenset[Thing]:
+    if MIRROR in pod.metadata.annotations:
+        return frozenset()
+    space = pod.metadata.namespace
+    found = [(SECRET, name) for name in references.secrets(pod)]
+    found += [(CONFIG_MAP, name) for name in references.config_maps(pod)]
+    found += [(CLAIM, name) for name in references.claims(pod)]
+    if pod.spec.service_account_name:
+        found.append((ACCOUNT, pod.spec.service_account_name))
+    return frozenset((plural, f"{space}/{name}") for plural, name in found)

@@ -1,0 +1,43 @@
+"""Which labels a node may give itself: those that say what it is, none that draw workloads to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_KUBELET = frozenset(
+    {
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+        "node.kubernetes.io/instance-type",
+        "beta.kubernetes.io/instance-type",
+        "beta.kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+    }
+)
+_KUBELET_SPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
+_RESERVED = ("kubernetes.io", "k8s.io")
+_RESTRICTED = ("node-restriction.kubernetes.io",)
+
+
+def forbidden_labels(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """The changed labels that are not a node's to change."""
+    changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    return sorted(key for key in changed if not _may_set(key))
+
+
+def _may_set(key: str) -> bool:
+    space, slash, _ = key.partition("/")
+    if not slash:
+        return True
+    if _under(space, _RESTRICTED):
+        return False
+    return not _under(space, _RESERVED) or key in _KUBELET or _under(space, _KUBELET_SPACES)
+
+
+def _under(space: str, tops: tuple[str, ...]) -> bool:
+    return any(space == top or space.endswith(f".{top}") for top in tops)

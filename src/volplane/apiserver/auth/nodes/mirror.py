@@ -1,0 +1,68 @@
+"""Mirror pods: how a node shows the pods it runs by itself. They belong to it and name no other object."""
+
+from __future__ import annotations
+
+from volplane.api.core import Pod, Volume, VolumeProjection
+from volplane.apiserver.auth.nodes import references
+from volplane.apiserver.auth.nodes.graph import MIRROR
+
+_NAMING = {  # volumes that make a kubelet read the API, and what it reads then
+    "config_map": "configmaps (via configmap volumes)",
+    "secret": "secrets (via secret volumes)",
+    "csi": "csidrivers (via CSI volumes)",
+    "glusterfs": "endpoints (via glusterFS volumes)",
+    "persistent_volume_claim": "persistentvolumeclaims",
+    "ephemeral": "persistentvolumeclaims (via ephemeral volumes)",
+    "azure_file": "secrets (via azureFile volumes)",
+}
+_PROJECTING = {
+    "config_map": "configmaps (via projected volumes)",
+    "secret": "secrets (via projected volumes)",
+    "service_account_token": "serviceaccounts (via projected volumes)",
+    "cluster_trust_bundle": "clustertrustbundles",
+    "pod_certificate": "podcertificates",
+}
+
+
+def wrong(pod: Pod, node: str) -> str:
+    """Why a node may not create this pod; "" when it may, as far as the pod itself tells."""
+    who = f'node "{node}"'
+    if MIRROR not in pod.metadata.annotations:
+        return f'pod does not have "{MIRROR}" annotation, {who} can only create mirror pods'
+    if pod.spec.node_name != node:
+        return f"{who} can only create pods with spec.nodeName set to itself"
+    owners = pod.metadata.owner_references
+    if len(owners) > 1:
+        return f"{who} can only create pods with a single owner reference set to itself"
+    if not owners or (owners[0].api_version, owners[0].kind, owners[0].name) != ("v1", "Node", node):
+        return f"{who} can only create pods with an owner reference set to itself"
+    if not owners[0].controller:
+        return f"{who} can only create pods with a controller owner reference set to itself"
+    if owners[0].block_owner_deletion:
+        return f"{who} must not set blockOwnerDeletion on an owner reference"
+    return ""
+
+
+def named(pod: Pod) -> str:
+    """The first kind of objects that the pod names, as a refusal words it."""
+    if pod.spec.service_account_name:
+        return "serviceaccounts"
+    if any(references.secrets(pod)):
+        return "secrets"
+    if any(references.config_maps(pod)):
+        return "configmaps"
+    if pod.spec.resource_claims:
+        return "resourceclaims"
+    return next((what for what in map(_by_volume, pod.spec.volumes) if what), "")
+
+
+def _by_volume(volume: Volume) -> str:
+    for field, what in _NAMING.items():
+        if getattr(volume, field) is not None:
+            return what
+    sources = volume.projected.sources if volume.projected is not None else ()
+    return next((what for what in map(_by_source, sources) if what), "")
+
+
+def _by_source(source: VolumeProjection) -> str:
+    return next((what for field, what in _PROJECTING.items() if getattr(source, field) is not None), "")

@@ -1,0 +1,268 @@
+"""What the less simple functions of the library do.
+
+Those that look at every element or character pay for it from the budget, which is their first argument.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from volplane.apiserver.crd.cel import types
+from volplane.apiserver.crd.cel.errors import NO_OVERLOAD, Failure
+from volplane.apiserver.crd.cel.types import Type
+from volplane.apiserver.crd.cel.values import Budget, Maybe, equal, type_of
+from volplane.apiserver.crd.schema import patterns
+from volplane.apiserver.crd.schema.values import number
+from volplane.base import clock
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_CHARACTERS = 10  # that one step pays for
+
+
+# Numbers
+
+
+def whole(value: int) -> int:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise Failure("integer overflow")
+    return value
+
+
+def divided(a: int, b: int) -> int:
+    if b == 0:
+        raise Failure("division by zero")
+    return whole(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1))
+
+
+def remainder(a: int, b: int) -> int:
+    if b == 0:
+        raise Failure("modulus by zero")
+    return int(math.fmod(a, b)) if abs(a) < 1 << 53 and abs(b) < 1 << 53 else a - b * divided(a, b)
+
+
+def quotient(a: float, b: float) -> float:
+    if b == 0:
+        return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1, b)
+    return a / b
+
+
+# Conversions
+
+
+def kind_of(value: Any) -> Type:
+    found = type_of(value)
+    return Type("null_type") if found == types.NULL else Type(found.name)
+
+
+def to_bool(text: str) -> bool:
+    if text in ("true", "True", "TRUE", "t", "1"):
+        return True
+    if text in ("false", "False", "FALSE", "f", "0"):
+        return False
+    raise Failure("type conversion error from 'string' to 'bool'")
+
+
+def to_int(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d+", text):
+        raise Failure("type conversion error from 'string' to 'int'")
+    return whole(int(text))
+
+
+def to_double(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Failure("type conversion error from 'string' to 'double'") from None
+
+
+def to_string(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return number(value)
+        case bytes():
+            return _decoded(value)
+        case datetime():
+            return clock.stamp(value)
+        case timedelta():
+            return f"{number(value.total_seconds())}s"
+    raise Failure(NO_OVERLOAD)
+
+
+def _decoded(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Failure("invalid UTF-8 in bytes, cannot convert to string") from None
+
+
+def to_timestamp(text: str) -> datetime:
+    try:
+        return clock.parse(text)
+    except ValueError as error:
+        raise Failure(f"parsing time {text!r}: {error}") from None
+
+
+def to_duration(text: str) -> timedelta:
+    bare = text.lstrip("+-")
+    if bare != "0" and (not bare or _DURATION.sub("", bare)):
+        raise Failure(f'time: invalid duration "{text}"')
+    seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION.findall(bare))
+    try:
+        return timedelta(seconds=-seconds if text.startswith("-") else seconds)
+    except OverflowError:
+        raise Failure(f'time: invalid duration "{text}"') from None
+
+
+def time_sum(one: Any, other: timedelta) -> Any:
+    try:
+        return one + other
+    except OverflowError:
+        raise Failure("timestamp overflow") from None
+
+
+# Text
+
+
+def _pay(budget: Budget, *texts: Any) -> None:
+    budget.spend(sum(len(text) for text in texts) // _CHARACTERS)
+
+
+def concatenated(budget: Budget, a: Any, b: Any) -> Any:
+    _pay(budget, a, b)
+    return a + b
+
+
+def contains(budget: Budget, text: str, part: str) -> bool:
+    _pay(budget, text)
+    return part in text
+
+
+def matches(budget: Budget, text: str, pattern: str) -> bool:
+    return _compiled(budget, text, pattern).search(text) is not None
+
+
+def find(budget: Budget, text: str, pattern: str) -> str:
+    found = _compiled(budget, text, pattern).search(text)
+    return found[0] if found else ""
+
+
+def find_all(budget: Budget, text: str, pattern: str, limit: int = -1) -> list[str]:
+    found = [match[0] for match in _compiled(budget, text, pattern).finditer(text)]
+    return found if limit < 0 else found[:limit]
+
+
+def _compiled(budget: Budget, text: str, pattern: str) -> re.Pattern[str]:
+    _pay(budget, text, pattern)
+    try:
+        return patterns.compile(pattern)
+    except patterns.BadPattern as error:
+        raise Failure(str(error)) from error
+
+
+def char_at(text: str, at: int) -> str:
+    if not 0 <= at <= len(text):
+        raise Failure(f"index out of range: {at}")
+    return text[at : at + 1]
+
+
+def replaced(budget: Budget, text: str, old: str, new: str, limit: int = -1) -> str:
+    _pay(budget, text, new)
+    return text.replace(old, new, limit)
+
+
+def split(text: str, separator: str, limit: int = -1) -> list[str]:
+    if limit == 0:
+        return []
+    if not separator:
+        return list(text) if limit < 0 else [*text[: limit - 1], text[limit - 1 :]]
+    return text.split(separator, limit - 1 if limit > 0 else -1)
+
+
+def substring(text: str, start: int, end: int | None = None) -> str:
+    end = len(text) if end is None else end
+    if not 0 <= start <= end <= len(text):
+        raise Failure(f"index out of range: {start}")
+    return text[start:end]
+
+
+def text_of(budget: Budget, parts: list[Any], separator: str = "") -> str:
+    if not all(isinstance(part, str) for part in parts):
+        raise Failure(NO_OVERLOAD)
+    _pay(budget, *parts)
+    return separator.join(parts)
+
+
+# Lists and maps
+
+
+def is_in_list(budget: Budget, value: Any, items: list[Any]) -> bool:
+    budget.spend(len(items))
+    return any(equal(value, item) for item in items)
+
+
+def is_in_map(value: Any, held: dict[Any, Any]) -> bool:
+    return not isinstance(value, list | dict) and value in held
+
+
+def is_sorted(budget: Budget, items: list[Any]) -> bool:
+    budget.spend(len(items))
+    return all(_order(a, b) <= 0 for a, b in pairwise(items))
+
+
+def _order(one: Any, other: Any) -> int:
+    try:
+        return int(one > other) - int(one < other)
+    except TypeError:
+        raise Failure(NO_OVERLOAD) from None
+
+
+def total(budget: Budget, items: list[Any]) -> Any:
+    budget.spend(len(items))
+    made = sum(items)
+    return whole(made) if isinstance(made, int) else made
+
+
+def least(budget: Budget, items: list[Any]) -> Any:
+    return _extreme(budget, items, "min", -1)
+
+
+def greatest(budget: Budget, items: list[Any]) -> Any:
+    return _extreme(budget, items, "max", 1)
+
+
+def _extreme(budget: Budget, items: list[Any], name: str, sign: int) -> Any:
+    budget.spend(len(items))
+    if not items:
+        raise Failure(f"{name} called on empty list")
+    found = items[0]
+    for item in items[1:]:
+        if _order(item, found) * sign > 0:
+            found = item
+    return found
+
+
+def first_index(budget: Budget, items: list[Any], wanted: Any) -> int:
+    budget.spend(len(items))
+    return next((at for at, item in enumerate(items) if equal(item, wanted)), -1)
+
+
+def last_index(budget: Budget, items: list[Any], wanted: Any) -> int:
+    budget.spend(len(items))
+    return next((at for at in reversed(range(len(items))) if equal(items[at], wanted)), -1)
+
+
+def unwrapped(value: Maybe) -> Any:
+    if not value.is_set:
+        raise Failure("optional.none() dereference")
+    return value.value

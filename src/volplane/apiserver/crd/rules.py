@@ -1,0 +1,279 @@
+"""Validation rules of a schema (`x-kubernetes-validations`): compiled once per version, run on every write.
+
+A rule sees the value it stands at as `self`. One that mentions `oldSelf` compares with the value before: it
+runs only where there is one, unless it asks for an optional one, and unlike other rules it is never forgiven
+because nothing changed. The subtle thing: a rule on a member of a list finds its old value only if the list
+is a map by keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.api.errors import Cause, duplicate, forbidden, invalid, required
+from volplane.apiserver.crd import cel
+from volplane.apiserver.crd.cel import Budget, Failure, Flaw, Maybe, Program, types
+from volplane.apiserver.crd.cel.declare import type_of, value_of
+from volplane.apiserver.crd.schema import (
+    EMBEDDED,
+    LIST_KEYS,
+    LIST_TYPE,
+    VALIDATIONS,
+    Schema,
+    additional_of,
+    items_of,
+)
+from volplane.apiserver.crd.schema.correlate import Pair, key_of, keyed
+from volplane.apiserver.crd.schema.paths import normalized
+from volplane.apiserver.crd.schema.values import NOWHERE
+
+RULE_STEPS = 100_000  # one rule may take,
+WRITE_STEPS = 1_000_000  # and all rules of one write together
+LONGEST_MESSAGE = 5 * 1024
+
+Warn = Callable[[str], None]
+
+
+class Rule(Struct, frozen=True):
+    source: Mapping[str, Any]
+    program: Program
+    message: Program | None
+    field: str  # fieldPath, as it is appended
+
+    @property
+    def compares(self) -> bool:
+        return "oldSelf" in self.program.names
+
+    @property
+    def optional(self) -> bool:
+        return bool(self.source.get("optionalOldSelf"))
+
+    @property
+    def words(self) -> str:
+        """What a failure to evaluate is told with."""
+        return str(self.source.get("message") or self.source["rule"]).strip()
+
+    @property
+    def detail(self) -> str:
+        return self.words if self.source.get("message") else f"failed rule: {self.words}"
+
+
+class Node(Struct, frozen=True):
+    """The rules at one place of a schema, and below it."""
+
+    schema: Schema
+    resource: bool
+    rules: tuple[Rule, ...]
+    members: Mapping[str, Node]
+    others: Node | None
+    items: Node | None
+
+
+class BadRule(Exception):
+    """A rule that cannot be compiled; `part` says which of its expressions."""
+
+    def __init__(self, part: str, words: str) -> None:
+        super().__init__(words)
+        self.part = part
+        self.words = words
+
+
+def compile_rule(source: Mapping[str, Any], schema: Schema, *, resource: bool = False) -> Rule:
+    """Raises BadRule."""
+    self_type = type_of(schema, resource=resource)
+    if self_type is None:
+        raise BadRule("rule", "failed to convert to declType for CEL validation rules")
+    old_type = types.optional_of(self_type) if source.get("optionalOldSelf") else self_type
+    variables = {"self": self_type, "oldSelf": old_type}
+    program = _compiled(source["rule"], variables, "rule", types.BOOL)
+    text = source.get("messageExpression") or ""
+    message = _compiled(text, {"self": self_type, "oldSelf": old_type}, "messageExpression", types.STRING)
+    field = normalized(source["fieldPath"], schema) if source.get("fieldPath") else ""
+    return Rule(source, program, message if text else None, field)
+
+
+def _compiled(text: str, variables: Mapping[str, types.Type], part: str, wanted: types.Type) -> Program:
+    if not text.strip():
+        return Program(wanted, frozenset(), lambda scope: True)
+    before = "" if part == "rule" else f"{part} "
+    try:
+        made = cel.compile(text, variables)
+    except Flaw as flaw:
+        raise BadRule(part, f"{before}compilation failed: {flaw.shown(text)}") from flaw
+    if made.type not in (wanted, types.DYN):
+        said = (
+            "cel expression must evaluate to a bool"
+            if part == "rule"
+            else f"{part} must evaluate to a string"
+        )
+        raise BadRule(part, said)
+    return made
+
+
+def compile_rules(schema: Schema | None, *, resource: bool = True) -> Node | None:
+    """The rules of a schema, or None when it has none. Raises BadRule."""
+    if schema is None:
+        return None
+    rules = tuple(compile_rule(source, schema, resource=resource) for source in schema.get(VALIDATIONS, ()))
+    members = {}
+    for name, inner in schema.get("properties", {}).items():
+        below = compile_rules(inner, resource=bool(inner.get(EMBEDDED)))
+        if below is not None:
+            members[name] = below
+    others, items = _below(additional_of(schema)), _below(items_of(schema))
+    if not (rules or members or others or items):
+        return None
+    return Node(schema, resource, rules, members, others, items)
+
+
+def _below(schema: Schema | None) -> Node | None:
+    return compile_rules(schema, resource=bool(schema.get(EMBEDDED))) if schema is not None else None
+
+
+class Check:
+    """One run of all rules over an object."""
+
+    def __init__(self, warn: Warn | None = None) -> None:
+        self.causes: list[Cause] = []
+        self._warn = warn
+        self._budget = Budget(WRITE_STEPS)
+        self._spent = False
+
+    def run(self, root: Node | None, new: Any, old: Any = None) -> list[Cause]:
+        if root is not None:
+            pair = Pair(new, old) if old is not None else None
+            self._node(root, new, old, "", pair, None)
+        return self.causes
+
+    def _node(self, node: Node, new: Any, old: Any, path: str, pair: Pair | None, near: Pair | None) -> None:
+        if new is None or self._spent:
+            return
+        if node.rules:
+            self._rules(node, new, old, path, pair, near)
+        if isinstance(new, dict):
+            self._members(node, new, old, path, pair, near)
+        elif isinstance(new, list) and node.items is not None:
+            self._items(node, node.items, new, old, path, pair, near)
+
+    def _members(
+        self, node: Node, new: Any, old: Any, path: str, pair: Pair | None, near: Pair | None
+    ) -> None:
+        before = old if isinstance(old, dict) else {}
+        for name, inner in new.items():
+            below = node.members.get(name)
+            here = f"{path}.{name}" if path else name
+            if below is None:
+                if node.others is None or name in node.schema.get("properties", {}):
+                    continue
+                below, here = node.others, f"{path}[{name}]"
+            matched = pair.member(name) if pair is not None else None
+            self._node(below, inner, before.get(name), here, matched, pair or near)
+
+    def _items(
+        self,
+        node: Node,
+        item: Node,
+        new: list[Any],
+        old: Any,
+        path: str,
+        pair: Pair | None,
+        near: Pair | None,
+    ) -> None:
+        before = keyed(old, node.schema) if isinstance(old, list) else {}
+        by_key = node.schema.get(LIST_TYPE) == "map" and node.schema.get(LIST_KEYS)
+        for at, inner in enumerate(new):
+            was = before.get(key_of(inner, node.schema)) if by_key else None
+            matched = pair.item(at, node.schema) if pair is not None else None
+            self._node(item, inner, was, f"{path}[{at}]", matched, pair or near)
+
+    def _rules(self, node: Node, new: Any, old: Any, path: str, pair: Pair | None, near: Pair | None) -> None:
+        values = {"self": value_of(new, node.schema, resource=node.resource)}
+        if any(rule.compares for rule in node.rules) and old is not None:
+            values["oldSelf"] = value_of(old, node.schema, resource=node.resource)
+        for rule in node.rules:
+            if self._spent or (rule.compares and old is None and not rule.optional):
+                continue
+            found = self._judge(rule, node, new, _seen(rule, values), path)
+            if found is None:
+                continue
+            cause, verdict = found
+            ratchet = pair or near
+            if verdict and not rule.compares and ratchet is not None and ratchet.unchanged:
+                if self._warn is not None:
+                    self._warn(str(cause))
+            else:
+                self.causes.append(cause)
+
+    def _judge(
+        self, rule: Rule, node: Node, new: Any, values: Mapping[str, Any], path: str
+    ) -> tuple[Cause, bool] | None:
+        """What is wrong, and whether it is a verdict: a rule that could not be evaluated has none."""
+        kind, here = node.schema.get("type", ""), path or NOWHERE
+        try:
+            if self._limited(rule.program, values):
+                return None
+        except cel.Exhausted as error:
+            self._spent = True
+            told = "no further validation rules will be run due to call cost exceeds limit for rule"
+            return invalid(here, kind, f"'{error}': {told}: {rule.words}"), False
+        except Failure as error:
+            return invalid(here, kind, _undecided(str(error), rule)), False
+        return _verdict(rule, kind, new, self._message(rule, values), _joined(path, rule.field)), True
+
+    def _limited(self, program: Program, values: Mapping[str, Any]) -> Any:
+        budget = Budget(min(RULE_STEPS, self._budget.left))
+        before = budget.left
+        try:
+            return program.run(values, budget)
+        finally:
+            self._budget.left -= before - max(budget.left, 0)
+
+    def _message(self, rule: Rule, values: Mapping[str, Any]) -> str:
+        """The message an expression makes, if it makes a sensible one."""
+        if rule.message is None:
+            return rule.detail
+        try:
+            made = self._limited(rule.message, values)
+        except Failure:
+            return rule.detail
+        text = made.strip() if isinstance(made, str) else ""
+        fine = text and "\n" not in text and len(text.encode()) <= LONGEST_MESSAGE
+        return text if fine else rule.detail
+
+
+def _seen(rule: Rule, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not rule.optional:
+        return values
+    return {**values, "oldSelf": Maybe(values["oldSelf"]) if "oldSelf" in values else Maybe()}
+
+
+def _undecided(error: str, rule: Rule) -> str:
+    if error.startswith("no such overload"):
+        told = "call arguments did not match a supported operator, function or macro signature"
+        return f"'{error}': {told} for rule: {rule.words}"
+    return f"{error} evaluating rule: {rule.words}"
+
+
+def _verdict(rule: Rule, kind: str, value: Any, detail: str, path: str) -> Cause:
+    path = path or NOWHERE
+    omitted = kind in ("object", "array")
+    match rule.source.get("reason"):
+        case "FieldValueForbidden":
+            return forbidden(path, detail)
+        case "FieldValueRequired":
+            return required(path, detail)
+        case "FieldValueDuplicate":
+            return (
+                Cause("FieldValueDuplicate", "Duplicate value", path) if omitted else duplicate(path, value)
+            )
+    if omitted:
+        return Cause("FieldValueInvalid", f"Invalid value: {detail}", path)
+    return invalid(path, value, detail)
+
+
+def _joined(path: str, field: str) -> str:
+    joint = "." if path and field and not field.startswith("[") else ""
+    return f"{path}{joint}{field}"

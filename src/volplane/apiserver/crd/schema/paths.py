@@ -1,0 +1,66 @@
+"""Paths into a schema as definitions write them: `.spec.colour`, `.spec['odd name']`, `.spec.labels.any`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from volplane.apiserver.crd.schema import Schema, additional_of
+
+_STEP = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<quoted>'(?:[^'\\]|\\.)*')\]")
+_ESCAPES = {
+    "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "'": "'", "\\": "\\",
+}  # fmt: skip
+
+
+class BadPath(ValueError):
+    """Not a path, or not one that this schema knows."""
+
+
+def follow(path: str, schema: Schema, *, brackets: bool = True) -> tuple[str, Schema | None]:
+    """Where a path leads: the path as messages write it, and the schema there. Raises BadPath."""
+    shown = ""
+    here: Schema | None = schema
+    for name in steps(path, brackets=brackets):
+        properties = here.get("properties") if here is not None else None
+        others = here.get("additionalProperties") if here is not None else None
+        if properties:
+            if name not in properties:
+                raise BadPath("does not refer to a valid field")
+            here, shown = properties[name], f"{shown}.{name}" if shown else name
+        elif here is not None and others:
+            here, shown = additional_of(here), f"{shown}[{name}]"
+        else:
+            raise BadPath("does not refer to a valid field")
+    return shown, here
+
+
+def steps(path: str, *, brackets: bool = True) -> Iterator[str]:
+    """The names along a path. Raises BadPath."""
+    at = 0
+    while at < len(path):
+        if path[at] == "[" and not brackets:
+            raise BadPath("array notation is not allowed")
+        found = _STEP.match(path, at)
+        if found is None:
+            raise BadPath(f"expected [ or . but got: {path[at:]}")
+        yield found["name"] or _unquoted(found["quoted"])
+        at = found.end()
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", _unescaped, text[1:-1])
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[1] not in _ESCAPES:
+        raise BadPath(f"invalid string literal: invalid escape char {found[0]}")
+    return _ESCAPES[found[1]]
+
+
+def normalized(path: str, schema: Schema) -> str:
+    """The path as messages write it, or nothing where it leads nowhere."""
+    try:
+        return follow(path.strip(), schema)[0]
+    except BadPath:
+        return ""

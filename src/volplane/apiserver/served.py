@@ -14,7 +14,6 @@ _NOT_YET = frozenset(
         "cronjobs",
         "customresourcedefinitions",
         "limitranges",
-        "poddisruptionbudgets",
         "podtemplates",
         "replicationcontrollers",
         "resourcequotas",

@@ -58,6 +58,7 @@ CONTROLLERS: Mapping[str, Entry] = {
     "daemonset-controller": Entry("volplane.controllers.daemonset.controller:DaemonSets"),
     "statefulset-controller": Entry("volplane.controllers.statefulset.controller:StatefulSets"),
     "job-controller": Entry("volplane.controllers.job.controller:Jobs"),
+    "disruption-controller": Entry("volplane.controllers.disruption.controller:Disruptions"),
     "garbage-collector-controller": Entry("volplane.controllers.garbage.controller:Garbage"),
     "namespace-controller": Entry("volplane.controllers.namespace.controller:Namespaces"),
     "serviceaccount-controller": Entry(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from volplane.api.kinds import Kind
 from volplane.apiserver.strategies.attachments import AttachmentStrategy
+from volplane.apiserver.strategies.budgets import BudgetRules
 from volplane.apiserver.strategies.claims import ClaimStrategy
 from volplane.apiserver.strategies.classes import AttributesClassStrategy, StorageClassStrategy
 from volplane.apiserver.strategies.config import ConfigMapStrategy, SecretStrategy
@@ -66,6 +67,7 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "clusterrolebindings.rbac.authorization.k8s.io": ClusterRoleBindingStrategy,
     "controllerrevisions.apps": RevisionRules,
     "jobs.batch": JobRules,
+    "poddisruptionbudgets.policy": BudgetRules,
 }
 
 

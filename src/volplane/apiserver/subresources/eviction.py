@@ -1,28 +1,179 @@
-"""pods/eviction: a delete that says why the pod goes."""
+"""pods/eviction: a delete that says why the pod goes, and asks the pod's disruption budget first.
+
+What a budget allows is taken from its status before the pod goes, under its revision: two evictions at the
+same moment cannot spend the same allowance.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from volplane.api.core import Pod, PodCondition
-from volplane.api.meta import DeleteOptions
-from volplane.api.policy import Eviction
+from volplane.api.errors import APIError, BadRequest, Conflict, Forbidden, NotFound, TooManyRequests
+from volplane.api.meta import DeleteOptions, Preconditions
+from volplane.api.policy import Eviction, PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.delete import check_options, delete
+from volplane.apiserver.verbs.delete import check_options, check_preconditions, delete
 from volplane.apiserver.verbs.update import AS_IT_IS, modify
 from volplane.base import clock
+from volplane.rules.disruption import CONDITION, SYNC_FAILED, covers, judged
+from volplane.rules.pods import has_ended
+from volplane.rules.workloads import is_ready
 from volplane.store import Record
+
+VIOLATES = "Cannot evict pod as it would violate the pod's disruption budget."
+MOST_DISRUPTED = 2000  # evictions that a budget may have granted without having seen them happen
+TRIES = 20  # at a pod that changes while it is judged
+
+
+class Leave(NamedTuple):
+    """The pod may go. Pinned: only as it was when it was judged, since a better one is worth protecting."""
+
+    pinned: bool = False
+    budget: str = ""
+
+
+class TooManyBudgets(APIError):
+    """Upstream answers this with a 500 that has no reason."""
+
+    code = 500
+    reason = ""
 
 
 async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) -> None:
+    if eviction.metadata.name and eviction.metadata.name != call.name:
+        raise BadRequest("name in URL does not match name in Eviction object")
     options = eviction.delete_options or DeleteOptions()
     check_options(options)
-    dry = call.dry_run or bool(options.dry_run)
-    call = structs.replace(call, dry_run=dry)
+    call = structs.replace(call, dry_run=call.dry_run or bool(options.dry_run))
+    pinned = options.preconditions is not None and options.preconditions.resource_version is not None
+    for left in reversed(range(TRIES)):
+        pod = await _pod(backend, entry, call)
+        leave = await _ask(backend, call, pod)
+        try:
+            await _go(backend, entry, call, _pin(options, pod) if leave.pinned and not pinned else options)
+            return
+        except Conflict:
+            if pinned or not leave.pinned or not left:
+                raise
+            if leave.budget:
+                raise _busy(leave.budget) from None
+
+
+async def _pod(backend: Backend, entry: Entry, call: Call) -> Pod:
+    record = await backend.record(entry, call.namespace, call.name)
+    if record is None:
+        raise NotFound.of(entry.kind, call.name)
+    found: Pod = entry.feed.object(record)
+    return found
+
+
+def _pin(options: DeleteOptions, pod: Pod) -> DeleteOptions:
+    held = options.preconditions or Preconditions()
+    exact = structs.replace(held, resource_version=pod.metadata.resource_version)
+    return structs.replace(options, preconditions=exact)
+
+
+# The budget
+
+
+async def _ask(backend: Backend, call: Call, pod: Pod) -> Leave:
+    if pod.is_deleting or has_ended(pod):
+        return Leave()
+    if pod.status.phase == "Pending":
+        return Leave(pinned=True)
+    budgets = [b for b in await backend.reader.list(PodDisruptionBudget, pod.namespace) if covers(b, pod)]
+    if not budgets:
+        return Leave()
+    if len(budgets) > 1:
+        raise TooManyBudgets(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        )
+    (budget,) = budgets
+    if not is_ready(pod) and _lets_unready_go(budget):
+        return Leave(pinned=True, budget=budget.name)
+    await _spend(backend, call, budget.name, pod)
+    return Leave()
+
+
+def _lets_unready_go(budget: PodDisruptionBudget) -> bool:
+    """A pod that is not ready is missed by nobody, as long as those that are ready suffice."""
+    if budget.spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
+        return True
+    status = budget.status
+    return status.current_healthy >= status.desired_healthy > 0
+
+
+async def _spend(backend: Backend, call: Call, name: str, pod: Pod) -> None:
+    entry = backend.registry.of(PodDisruptionBudget)
+    here = structs.replace(call, verb="update", kind=entry.kind, name=name, subresource="status")
+    now = clock.stamp(call.now)
+
+    async def spent(budget: PodDisruptionBudget, record: Record) -> Any:
+        _check(budget)
+        status = budget.status
+        left = structs.replace(
+            status,
+            disruptions_allowed=status.disruptions_allowed - 1,
+            disrupted_pods={**status.disrupted_pods, pod.name: now},
+        )
+        if not left.disruptions_allowed:
+            left = judged(left, now)
+        return structs.replace(budget, status=left)
+
+    await modify(backend, entry, here, spent)
+
+
+def _check(budget: PodDisruptionBudget) -> None:
+    status = budget.status
+    if status.observed_generation < budget.metadata.generation:
+        raise _busy(budget.name)
+    if len(status.disrupted_pods) > MOST_DISRUPTED:
+        why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        raise Forbidden(f'poddisruptionbudget.policy "{budget.name}" is forbidden: {why}')
+    if status.disruptions_allowed <= 0:
+        raise _violation(_why_not(budget.name, status))
+
+
+def _why_not(name: str, status: PodDisruptionBudgetStatus) -> str:
+    held = next((c for c in status.conditions if c.type == CONDITION and c.status == "False"), None)
+    if held is not None and held.reason == SYNC_FAILED and held.message:
+        return (
+            f"The disruption budget {name} does not allow evicting pods currently because it failed sync: "
+            f"{held.message}"
+        )
+    if status.current_healthy <= status.desired_healthy:
+        needs, has = status.desired_healthy, status.current_healthy
+        return f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
+    return f"The disruption budget {name} does not allow evicting pods currently"
+
+
+def _violation(message: str, retry: int = 0) -> TooManyRequests:
+    details: dict[str, Any] = {"causes": [{"reason": "DisruptionBudget", "message": message}]}
+    if retry:
+        details["retryAfterSeconds"] = retry
+    return TooManyRequests(VIOLATES, details=details)
+
+
+def _busy(name: str) -> TooManyRequests:
+    return _violation(f"The disruption budget {name} is still being processed by the server.", retry=10)
+
+
+# The pod
+
+
+async def _go(backend: Backend, entry: Entry, call: Call, options: DeleteOptions) -> None:
+    if not call.dry_run:
+        options = await _marked(backend, entry, call, options)
+    await delete(backend, entry, call, options)
+
+
+async def _marked(backend: Backend, entry: Entry, call: Call, options: DeleteOptions) -> DeleteOptions:
+    """Write down why the pod goes; a precondition on its revision then means the one we wrote."""
     condition = PodCondition(
         type="DisruptionTarget",
         status="True",
@@ -32,10 +183,15 @@ async def evict(backend: Backend, entry: Entry, call: Call, eviction: Eviction) 
     )
 
     async def marked(pod: Pod, record: Record) -> Any:
+        check_preconditions(entry, call.name, pod.metadata, record, options)
         if pod.is_deleting:
             return pod
         others = tuple(c for c in pod.status.conditions if c.type != condition.type)
         return structs.replace(pod, status=structs.replace(pod.status, conditions=(*others, condition)))
 
-    await modify(backend, entry, call, marked, AS_IT_IS)
-    await delete(backend, entry, call, options)
+    written = await modify(backend, entry, call, marked, AS_IT_IS)
+    held = options.preconditions
+    if held is None or held.resource_version is None:
+        return options
+    exact = structs.replace(held, resource_version=str(written.revision))
+    return structs.replace(options, preconditions=exact)

@@ -1,4 +1,4 @@
-"""Deployments, replica sets, daemon sets, stateful sets, jobs."""
+"""Deployments, replica sets, daemon sets, stateful sets, jobs, disruption budgets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
 from volplane.api.batch import Job
+from volplane.api.policy import PodDisruptionBudget
 from volplane.apiserver.tables.columns import Printer, age_of, columns, containers, labels, selector
 from volplane.base import clock
 from volplane.base.units import human_age
@@ -96,6 +97,12 @@ def _duration(one: Job, now: datetime) -> str:
     return human_age((end - clock.parse(one.status.start_time)).total_seconds())
 
 
+def _budget(one: PodDisruptionBudget, now: datetime) -> list[Any]:
+    numbers = (one.spec.min_available, one.spec.max_unavailable)
+    shown = ["N/A" if number is None else str(number) for number in numbers]
+    return [one.name, *shown, one.status.disruptions_allowed, age_of(one, now)]
+
+
 def _wanted(one: Deployment | ReplicaSet | StatefulSet) -> int:
     return 1 if one.spec.replicas is None else one.spec.replicas
 
@@ -122,5 +129,8 @@ PRINTERS: Mapping[str, Printer] = {
         _daemon_set,
     ),
     "statefulsets.apps": Printer(columns("Name", "Ready", "Age", *_WIDE[:2]), _stateful_set),
+    "poddisruptionbudgets.policy": Printer(
+        columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions#integer", "Age"), _budget
+    ),
     "jobs.batch": Printer(columns("Name", "Status", "Completions", "Duration", "Age", *_WIDE), _job),
 }

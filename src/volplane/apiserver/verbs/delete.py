@@ -33,7 +33,7 @@ async def delete(backend: Backend, entry: Entry, call: Call, options: DeleteOpti
         if record is None:
             raise NotFound.of(entry.kind, call.name)
         old = entry.feed.object(record)
-        _check_preconditions(entry, call.name, entry.shape.metadata(old), record, options)
+        check_preconditions(entry, call.name, entry.shape.metadata(old), record, options)
         await entry.strategy.admit_delete(call, old)
         await backend.admission.delete(call, old)
         try:
@@ -57,7 +57,7 @@ def check_options(options: DeleteOptions) -> None:
         raise Invalid.of("DeleteOptions", "", causes, group="meta.k8s.io")
 
 
-def _check_preconditions(
+def check_preconditions(
     entry: Entry, name: str, meta: ObjectMeta, record: Record, options: DeleteOptions
 ) -> None:
     wanted = options.preconditions

@@ -1,0 +1,1 @@
+"""PodDisruptionBudget: how many pods may go now."""

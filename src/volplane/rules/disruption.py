@@ -1,0 +1,46 @@
+"""Disruption budgets: whom they cover and what they say, for whoever counts and whoever evicts.
+
+An eviction takes one from what is allowed and notes the pod, before the pod goes; until it is seen going, or
+for two minutes, that pod counts as gone.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from volplane.api.core import Pod
+from volplane.api.meta import Condition
+from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
+from volplane.api.selectors import BadSelector, Labels
+
+CONDITION = "DisruptionAllowed"
+SYNC_FAILED = "SyncFailed"
+DELETION_TIMEOUT = 120.0  # seconds that an eviction has to show in the pod
+
+
+def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
+    if budget.namespace != pod.namespace:
+        return False
+    try:
+        return Labels.of(budget.spec.selector).matches(pod.metadata.labels)
+    except BadSelector:
+        return False
+
+
+def judged(status: PodDisruptionBudgetStatus, now: str, *, failure: str = "") -> PodDisruptionBudgetStatus:
+    """The status with the condition that follows from its numbers."""
+    allowed = status.disruptions_allowed > 0 and not failure
+    reason = SYNC_FAILED if failure else "SufficientPods" if allowed else "InsufficientPods"
+    held = next((c for c in status.conditions if c.type == CONDITION), None)
+    word = "True" if allowed else "False"
+    since = held.last_transition_time if held and held.status == word else now
+    made = Condition(
+        type=CONDITION,
+        status=word,
+        observed_generation=status.observed_generation,
+        last_transition_time=since,
+        reason=reason,
+        message=failure,
+    )
+    others = tuple(c for c in status.conditions if c.type != CONDITION)
+    return structs.replace(status, conditions=(*others, made))

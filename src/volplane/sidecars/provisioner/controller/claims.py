@@ -83,6 +83,7 @@ class Claims(Controller[str]):
         self.facts = facts(driver, settings)
         self._attempts: dict[str, Attempt] = {}  # by the claim's uid
         self._unsaved: dict[str, PersistentVolume] = {}
+        self._binding: dict[str, float] = {}  # until when the binder has the claim to itself
         self._infeasible: dict[str, tuple[str, float]] = {}  # class uid, until when
         self._unnoted: set[str] = set()  # uids of claims whose order we may not write down
         self._placeless: set[str] = set()  # keys that a node or a registration may help
@@ -104,6 +105,7 @@ class Claims(Controller[str]):
         claim = new or old
         if new is None and old is not None:
             self._infeasible.pop(old.uid, None)
+            self._binding.pop(old.uid, None)
         if claim is not None and (old is new or plans.claim_facts(old) != plans.claim_facts(new)):
             yield claim.key
 
@@ -166,7 +168,7 @@ class Claims(Controller[str]):
             case Create(order):
                 await self._create(claim, order)
             case Settle():
-                await self._settle(claim)
+                await self._settle_in_turn(claim)
             case Fail(why, quiet, placeless):
                 if placeless:
                     self._placeless.add(claim.key)
@@ -332,9 +334,16 @@ class Claims(Controller[str]):
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
         log.info("Succeeded in saving volume", extra={"PVC": claim.key, "PV": volume.name})
         self._attempts.pop(claim.uid, None)
-        if claim.uid in self._unnoted or not self._is_wanted(claim):
-            return await self._settle(claim)
-        self.queue.later(claim.key, BINDING, f"volume {volume.name} is made and the order comes off")
+        self._binding[claim.uid] = clock.now() + BINDING
+        await self._settle_in_turn(claim)
+
+    async def _settle_in_turn(self, claim: PersistentVolumeClaim) -> None:
+        """The order comes off when the binder is through with the claim, or nobody wants it any more."""
+        left = self._binding.get(claim.uid, 0.0) - clock.now()
+        if left > 0 and claim.uid not in self._unnoted and self._is_wanted(claim):
+            return self.queue.later(claim.key, left, "the volume is made, and the order is to come off")
+        self._binding.pop(claim.uid, None)
+        await self._settle(claim)
 
     async def _settle(self, claim: PersistentVolumeClaim) -> None:
         if claim.uid in self._unnoted:

@@ -12,7 +12,12 @@ import pytest
 from tests.loops.inprocess import until
 from tests.node.nodeworld import NODE, NodeWorld, node_world, there, unique, write
 from volplane.api.core import Node, Pod
+from volplane.client.client import Client
+from volplane.client.https import Https
 from volplane.host import mounts
+from volplane.node.runner import run
+from volplane.node.settings import NodeSettings
+from volplane.web import Http
 
 pytestmark = pytest.mark.root
 
@@ -194,3 +199,18 @@ async def test_volumes_in_use_stay_as_they_were_until_the_disk_has_been_read() -
         node = await here.client.get(Node, NODE)
         await here.start()
         assert await here.in_use() == list(node.status.volumes_in_use) == [unique()]
+
+
+async def test_a_node_that_reaches_no_server_can_be_stopped() -> None:
+    async with node_world() as here:
+        settings = NodeSettings(hostname_override=NODE, root_dir=here.paths.root)
+        transport = Https(Http("https://127.0.0.1:1"))
+        client = Client(transport)
+        stop = asyncio.Event()
+        running = asyncio.create_task(run(settings, client, here.host, {}, stop=stop))
+        await asyncio.sleep(0.1)
+        stop.set()
+        async with asyncio.timeout(10):
+            await running
+        await client.close()
+        await transport.close()

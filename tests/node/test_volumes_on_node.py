@@ -77,8 +77,11 @@ async def test_nothing_is_staged_before_the_volume_is_attached() -> None:
         await settled()
         assert not here.disks.calls
         assert here.role is not None
-        (wait,) = here.role.waits()
-        assert wait.why == "not attached yet: node.status.volumesAttached does not list it"
+        waits = {w.key: w.why for w in here.role.waits()}
+        assert waits == {
+            unique(): "not attached yet: node.status.volumesAttached does not list it",
+            "pod/default/app": "its volumes are being mounted",
+        }
         await here.attach()
         await here.until_ready()
         assert here.disks.counted() == {"stage": 1, "publish": 1}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 
 from volplane import web
@@ -22,13 +22,14 @@ from volplane.loops.events import Recorder
 from volplane.node import machine
 from volplane.node.api import KubeletApi
 from volplane.node.containers.base import Runtime
+from volplane.node.containers.launch import Launcher
 from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.csinode import CSINodeObject
 from volplane.node.manager import VolumeManager, Waiting
 from volplane.node.plugins import PluginWatcher
 from volplane.node.pods.building import Builder
-from volplane.node.pods.container import Kit
+from volplane.node.pods.container import Kit, finished
 from volplane.node.pods.keeper import Pods
 from volplane.node.pods.runtimes import Runtimes
 from volplane.node.pods.worker import Shared
@@ -55,9 +56,12 @@ class NodeRole:
         images: Mapping[str, TaskImage],
         *,
         processes: Runtime | None = None,
+        launcher: Launcher | None = None,
         cover: tuple[str, ...] = (),
     ) -> None:
-        """`processes`: another runtime for what is no built-in image; `cover`: paths no container may see."""
+        """`processes`: another runtime for what is no built-in image; `launcher`: one for several nodes;
+        `cover`: paths that no container may see.
+        """
         self.settings, self.client, self.host = settings, client, host
         self.name = settings.hostname_override or os.uname().nodename.lower()
         self.paths = paths = NodePaths(settings.root_dir, identity=not settings.own_paths)
@@ -71,10 +75,10 @@ class NodeRole:
         self.sources = Sources(client, self.volumes)
         self.csinode = CSINodeObject(client, self.object)
         self.watcher = PluginWatcher(paths, host, self.drivers, self.csinode)
-        tasks = TaskRuntime(images, paths)
-        self.runtimes = Runtimes(
-            tasks, processes or ProcessRuntime(paths.real(paths.containers), host, cover=(paths.root, *cover))
+        self._processes = processes or ProcessRuntime(
+            paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
         )
+        self.runtimes = Runtimes(TaskRuntime(images, paths), self._processes)
         kit = Kit(self.runtimes, Builder(site, _cluster_variables(settings)), self.events)
         self.pods = Pods(client, self.name, Shared(client, self.volumes, kit, host_ip=settings.node_ip))
         self.api = KubeletApi(
@@ -87,6 +91,11 @@ class NodeRole:
 
     # --- start
 
+    async def run(self) -> None:
+        """Start, and go on until a part of the node breaks."""
+        await self.start()
+        await self.wait()
+
     async def start(self) -> None:
         self._failed = asyncio.get_running_loop().create_future()
         await self._prepare_disk()
@@ -95,6 +104,9 @@ class NodeRole:
         self.object.on_reported = self.volumes.kick_all
         self.object.on_attached = self.volumes.kick_all
         await reconstruct(self.volumes)
+        if isinstance(self._processes, ProcessRuntime):
+            # Ready before the first container needs it; to its end, or its process would belong to nobody.
+            self._spawn(finished(self._processes.prepare()), "launcher")
         await self._listen()
         await self._join()
         self._spawn(self.object.run(), "node object")
@@ -156,9 +168,8 @@ class NodeRole:
         self.object.set_ready()
         await self.pods.start()
 
-    def _spawn(self, work: object, name: str) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        task.set_name(f"{self.name}: {name}")
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"{self.name}: {name}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -187,7 +198,7 @@ class NodeRole:
     # --- what it tells
 
     def waits(self) -> list[Waiting]:
-        return self.volumes.waits()
+        return [*self.volumes.waits(), *self.pods.waits()]
 
     # --- stop
 
@@ -200,6 +211,9 @@ class NodeRole:
             await self._close()
 
     async def _drain(self) -> None:
+        if not self.volumes.settled:
+            log.warning("the node had not found out what runs here: everything is left as it is")
+            return
         self.volumes.suspend()
         workers = list(self.pods.workers.values())
         first = [w for w in workers if self._uses_devices(w.pod)]
@@ -284,15 +298,15 @@ async def run(
 ) -> None:
     """A node until `stop` is set (then it drains) or the task is cancelled (then everything is left)."""
     node = NodeRole(settings, client, host, images, cover=cover)
+    life = asyncio.create_task(node.run(), name=f"{node.name}: life")
     asked = asyncio.create_task((stop or asyncio.Event()).wait())
     try:
-        await node.start()
-        broken = asyncio.create_task(node.wait())
-        await asyncio.wait({asked, broken}, return_when=asyncio.FIRST_COMPLETED)
-        if broken.done():
-            broken.result()
-        broken.cancel()
+        await asyncio.wait({life, asked}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        drain = asked.done() and not asked.cancelled()
-        asked.cancel()
+        drain = asked.done()
+        for task in (life, asked):
+            task.cancel()
+        await asyncio.wait({life, asked})
         await node.stop(drain=drain)
+    if not life.cancelled():
+        life.result()

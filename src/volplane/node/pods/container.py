@@ -110,7 +110,7 @@ class ContainerLoop:
                 await finished(self._launch(pod, volumes, number, builtin=builtin))
         except ConfigError as error:
             return self._cannot("CreateContainerConfigError", "Failed", f"Error: {error}", str(error))
-        except ContainerError as error:
+        except (ContainerError, OSError) as error:
             return self._cannot("RunContainerError", "Failed", f"Error: {error}", str(error))
         await self._forget_old(pod.uid, number)
         return True

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from volplane.api.core import Pod
 from volplane.client.client import Client
 from volplane.node.containers.base import ContainerError
+from volplane.node.manager import Waiting
 from volplane.node.pods.runtimes import parts
 from volplane.node.pods.worker import FORCED_GRACE, Leave, PodWorker, Shared
 from volplane.node.reconstruct import log_directories, pod_directories, remove_pod_directory
@@ -136,5 +137,7 @@ class Pods:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def waits(self) -> list[tuple[str, str]]:
-        return [(w.pod.key, w.waiting) for w in self.workers.values() if w.waiting]
+    def waits(self) -> list[Waiting]:
+        return [
+            Waiting(f"pod/{w.pod.key}", w.waiting, w.since, 0.0) for w in self.workers.values() if w.waiting
+        ]

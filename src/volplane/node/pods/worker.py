@@ -56,7 +56,7 @@ class PodWorker:
         self.shared, self.pod = shared, pod
         self.uid = pod.uid
         self.records: dict[str, Record] = {}
-        self.waiting = ""
+        self.waiting, self.since = "", 0.0  # what for, and since when
         self.done = False  # nothing of it is left on this node
         self._loops: dict[str, ContainerLoop] = {}
         self._leave = Leave.NO
@@ -134,6 +134,7 @@ class PodWorker:
                 await self._until(self._live())
             if self._leave is Leave.SUSPENDED:
                 return await self._suspend()
+            self._waits("its containers are being stopped")
             await self._stop_containers(self.grace)
             self._ended = True
             self._pusher.push()
@@ -215,9 +216,9 @@ class PodWorker:
 
     async def _mount(self) -> None:
         with trace.span("kubelet", "MountVolumes", f"pod/{self.pod.namespace}/{self.pod.name}"):
-            self.waiting = "its volumes are being mounted"
+            self._waits("its volumes are being mounted")
             await self.shared.volumes.mount(self.pod)
-            self.waiting = ""
+            self._waits("")
         self._volumes_ready.set()
         self._pusher.push(urgent=False)
 
@@ -228,10 +229,10 @@ class PodWorker:
     # --- its end
 
     async def _unmount(self) -> None:
-        self.waiting = "its volumes are being unmounted"
+        self._waits("its volumes are being unmounted")
         self.shared.volumes.release(self.uid)
         await self.shared.volumes.unmounted(self.uid)
-        self.waiting = ""
+        self._waits("")
 
     async def _stop_containers(self, grace: float) -> None:
         """Sidecars serve the others, so they end after them, the first one last."""
@@ -276,10 +277,14 @@ class PodWorker:
 
     async def _suspend(self) -> None:
         await self._host.call(write_marker, self._marker, self.records)
+        self._waits("its containers are being stopped")
         await self._stop_containers(self.grace)
         await self._unmount()
 
     # --- what it tells
+
+    def _waits(self, why: str) -> None:
+        self.waiting, self.since = why, clock.now()
 
     def _record_changed(self, name: str, record: Record) -> None:
         self.records[name] = record

@@ -9,7 +9,7 @@ import click
 
 from volplane.cli.options import options
 from volplane.cli.running import connect, need_root, serve
-from volplane.cluster.images import Kit, images
+from volplane.cluster.images import Kit, by_account, images
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.node import runner
@@ -33,7 +33,7 @@ async def _serve(
     host = Host()
     name = settings.hostname_override or os.uname().nodename.lower()
     places = {name: ebs.Place(settings.instance_id, settings.zone)}
-    kit = Kit(lambda component: client, host, account(), places)
+    kit = Kit(by_account, host, account(), places)
     try:
         await runner.run(settings, client, host, images(kit), stop=stop, cover=cover)
     finally:

@@ -43,9 +43,11 @@ def load(path: str | Path, *, context: str = "", agent: str = "volplane") -> Htt
     return _File(path, config).transport(context, agent)
 
 
-def in_cluster(directory: Path = SERVICE_ACCOUNT, *, agent: str = "volplane") -> Https:
-    """The transport of a pod, by its service account."""
-    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+def in_cluster(
+    directory: Path = SERVICE_ACCOUNT, *, agent: str = "volplane", env: Mapping[str, str] = os.environ
+) -> Https:
+    """The transport of a pod, by its service account and its environment."""
+    host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise BadKubeconfig("not in a cluster: KUBERNETES_SERVICE_HOST is not set")
     shown = f"[{host}]" if ":" in host else host

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import Any
 
@@ -12,7 +12,8 @@ from volplane.api import codec, kinds
 from volplane.api.meta import Resource
 from volplane.client.client import Client
 
-MANIFESTS = ("classes.yaml", "ebs.yaml")
+ROLES = "roles.yaml"  # what the other manifests' pods, and the roles as processes, may do
+MANIFESTS = (ROLES, "classes.yaml", "ebs.yaml")
 
 
 def objects(name: str) -> Iterator[Resource]:
@@ -29,8 +30,8 @@ def _typed(data: dict[str, Any]) -> Resource:
     return codec.convert(kind.type, data)
 
 
-async def apply(client: Client) -> None:
+async def apply(client: Client, manifests: Iterable[str] = MANIFESTS) -> None:
     """Create what is missing; what a user has changed since stays as it is."""
-    for name in MANIFESTS:
+    for name in manifests:
         for obj in objects(name):
             await client.create(obj, exists_ok=True)

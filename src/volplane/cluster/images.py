@@ -7,12 +7,15 @@ container's mounts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct, structs
 
 from volplane.base.settings import BadFlag, parse
+from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.drivers import ebs
 from volplane.host import Host
@@ -25,7 +28,7 @@ T = TypeVar("T", bound=Struct)
 class Kit(Struct, frozen=True):
     """What the built-in images need of the process they run in."""
 
-    client: Callable[[str], Client]  # by component
+    client: Callable[[str, TaskContext], AbstractAsyncContextManager[Client]]  # for a component of a pod
     host: Host
     account: ebs.Account
     places: Mapping[str, ebs.Place]  # by node
@@ -53,14 +56,17 @@ def images(kit: Kit) -> dict[str, TaskImage]:
 
     async def csi_provisioner(context: TaskContext) -> None:
         settings = _found(context, _settings(provisioner.Settings, context.args))
-        client, identity, namespace = _as_sidecar(kit, context, "csi-provisioner")
-        running = provisioner.run(client, settings, identity=identity, namespace=namespace)
-        await _until_stopped(context, running)
+        identity, namespace = _as_sidecar(context)
+        async with kit.client("csi-provisioner", context) as client:
+            running = provisioner.run(client, settings, identity=identity, namespace=namespace)
+            await _until_stopped(context, running)
 
     async def csi_attacher(context: TaskContext) -> None:
         settings = _found(context, _settings(attacher.Settings, context.args))
-        client, identity, namespace = _as_sidecar(kit, context, "csi-attacher")
-        await _until_stopped(context, attacher.run(client, settings, identity=identity, namespace=namespace))
+        identity, namespace = _as_sidecar(context)
+        async with kit.client("csi-attacher", context) as client:
+            running = attacher.run(client, settings, identity=identity, namespace=namespace)
+            await _until_stopped(context, running)
 
     async def node_driver_registrar(context: TaskContext) -> None:
         settings = _found(context, _settings(registrar.Settings, context.args))
@@ -96,10 +102,26 @@ def _found(context: TaskContext, settings: S) -> S:
     return structs.replace(settings, csi_address=context.path(settings.csi_address))
 
 
-def _as_sidecar(kit: Kit, context: TaskContext, component: str) -> tuple[Client, str, str]:
+def _as_sidecar(context: TaskContext) -> tuple[str, str]:
     # The pod's name is stable over restarts of the process, so that a lease is taken up again at once.
     identity = context.env.get("POD_NAME", context.spec.pod_name)
-    return kit.client(component), identity, context.env.get("NAMESPACE", context.spec.namespace)
+    return identity, context.env.get("NAMESPACE", context.spec.namespace)
+
+
+@asynccontextmanager
+async def by_account(component: str, context: TaskContext) -> AsyncIterator[Client]:
+    """The client of a pod, by the service account that it mounts: it may what its own roles allow."""
+    directory = Path(context.path(str(kubeconfig.SERVICE_ACCOUNT)))
+    try:
+        transport = kubeconfig.in_cluster(directory, agent=component, env=context.env)
+    except (kubeconfig.BadKubeconfig, OSError) as error:
+        raise SystemExit(f"no API server to talk to: {error}") from error
+    client = Client(transport, component=component)
+    try:
+        yield client
+    finally:
+        await client.close()
+        await transport.close()
 
 
 async def _until_stopped(context: TaskContext, work: Awaitable[None]) -> None:

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
@@ -24,11 +24,12 @@ from volplane.api.core import Namespace
 from volplane.api.errors import Timeout, Unavailable
 from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
+from volplane.apiserver.auth.users import MASTERS, NODES
 from volplane.base import clock
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster import readiness
-from volplane.cluster.apply import apply
+from volplane.cluster.apply import MANIFESTS, ROLES, apply
 from volplane.cluster.errors import NotReady, RoleFailed
 from volplane.cluster.layout import REGION, Layout, Member
 from volplane.cluster.whole import Settings, cloud_settings, node_settings
@@ -132,24 +133,25 @@ class Separate:
         self._keep("apiserver", ["--data-dir", str(self.layout.directory), "--port", str(self.memory.port)])
         await self._connect()
         self.layout.remember(self.memory)
+        await self._apply((ROLES,))  # before those start who may nothing without them
         self._keep("controller-manager", self._manager())
         self._keep("scheduler", ["--kubeconfig", self._login("system:kube-scheduler")])
         for member in self.members:
             self._keep(f"node/{member.name}", self._node(member))
-        await self._apply()
+        await self._apply(MANIFESTS)
 
-    async def _apply(self) -> None:
+    async def _apply(self, manifests: Iterable[str]) -> None:
         """However often the API server dies meanwhile; what was created before stays as it is."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
-                    return await apply(self.client)
+                    return await apply(self.client, manifests)
                 except (Unavailable, Timeout) as error:
                     log.warning("the manifests are not applied yet: %s", error)
                 await asyncio.sleep(FIRST_PAUSE)
 
     async def _connect(self) -> None:
-        transport = kubeconfig.load(self._login("volplane"))
+        transport = kubeconfig.load(self._login("volplane", MASTERS))
         self._stack.push_async_callback(transport.close)
         self.client = Client(transport, component="volplane")
         self._stack.push_async_callback(self.client.close)
@@ -175,10 +177,10 @@ class Separate:
             waited.cancel()
             await asyncio.gather(waited, return_exceptions=True)
 
-    def _login(self, user: str) -> str:
+    def _login(self, user: str, *groups: str) -> str:
         """A kubeconfig with a certificate for this role."""
         name = user.replace(":", "-")
-        pair = self.authority.client(f"client-{name}", user, ("system:masters",))
+        pair = self.authority.client(f"client-{name}", user, groups)
         path = self.layout.run / f"{name}.kubeconfig"
         write_kubeconfig(path, server=self.url, ca=self.authority.pair.cert, user=user, pair=pair)
         return str(path)
@@ -206,7 +208,7 @@ class Separate:
     def _node(self, member: Member) -> list[str]:
         settings = node_settings(self.authority, member, self.memory)
         plain = NodeSettings()
-        flags = ["--kubeconfig", self._login(f"system:node:{member.name}")]
+        flags = ["--kubeconfig", self._login(f"system:node:{member.name}", NODES)]
         for field in NodeSettings.__struct_fields__:
             value = getattr(settings, field)
             if value != getattr(plain, field):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Self
 
 from msgspec import Meta, Struct
@@ -25,6 +26,7 @@ from volplane.cluster.layout import REGION, Layout, Member, Memory
 from volplane.controllers import manager
 from volplane.drivers import ebs
 from volplane.host import Host
+from volplane.node.containers.task import TaskContext
 from volplane.node.runner import NodeRole
 from volplane.node.settings import NodeSettings
 from volplane.store.sqlite import SqliteStore
@@ -114,6 +116,10 @@ class Cluster:
     def client_of(self, component: str) -> Client:
         return Client(self.server.local(), caches=self.caches, component=component)
 
+    @asynccontextmanager
+    async def _sidecar(self, component: str, context: TaskContext) -> AsyncIterator[Client]:
+        yield self.client_of(component)  # in process, over the caches of all: nothing to close
+
     def _manager(self) -> manager.Settings:
         return manager.Settings(
             pvclaimbinder_sync_period=self.settings.pvclaimbinder_sync_period,
@@ -129,7 +135,7 @@ class Cluster:
         self.cloud_url = await self._stack.enter_async_context(cloud.serving(settings, self.host, store))
 
     async def _start_node(self, member: Member) -> None:
-        kit = Kit(self.client_of, self.host, account(self.memory), {member.name: place(member)})
+        kit = Kit(self._sidecar, self.host, account(self.memory), {member.name: place(member)})
         settings = node_settings(self.server.authority, member, self.memory)
         client = self.client_of("kubelet")
         node = NodeRole(settings, client, self.host, images(kit), cover=(str(self.layout.directory),))

@@ -66,10 +66,13 @@ class Authority:
         return pair
 
     def client(self, name: str, user: str, groups: Iterable[str] = ()) -> Pair:
-        """A client certificate: the common name is the user, the organizations are the groups."""
-        pair = _pair(self.directory, name)
-        if not _usable(pair, self.certificate):
-            self._sign(pair, _name(user, groups), ExtendedKeyUsageOID.CLIENT_AUTH, [])
+        """A client certificate: the common name is the user, the organizations are the groups.
+
+        One that names somebody else, or other groups, is made anew: what a user may do can change.
+        """
+        pair, subject = _pair(self.directory, name), _name(user, groups)
+        if not _usable(pair, self.certificate) or _subject(pair) != subject:
+            self._sign(pair, subject, ExtendedKeyUsageOID.CLIENT_AUTH, [])
         return pair
 
     def _sign(
@@ -146,6 +149,10 @@ def _usable(pair: Pair, issuer: x509.Certificate | None = None) -> bool:
     if certificate.not_valid_after_utc - RENEW_BEFORE < datetime.now(UTC):
         return False
     return issuer is None or certificate.issuer == issuer.subject
+
+
+def _subject(pair: Pair) -> x509.Name:
+    return x509.load_pem_x509_certificate(pair.cert).subject
 
 
 def _covers(pair: Pair, hosts: Sequence[str]) -> bool:

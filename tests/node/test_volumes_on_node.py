@@ -256,3 +256,34 @@ async def test_a_pod_of_another_zone_is_refused() -> None:
         await here.pod(claim="data")
         await here.until_told('MountVolume.NodeAffinity check failed for volume "pv-data" : no matching')
         assert not here.disks.calls
+
+
+async def test_many_pods_come_and_go_and_nothing_is_kept() -> None:
+    async with node_world() as here:
+        await ready(here)
+        names = [f"p{i}" for i in range(20)]
+        for name in names:
+            await here.volume(name)
+        for _ in range(2):
+            for name in names:
+                volume = {"name": "x", "emptyDir": {"medium": "Memory"}}
+                mount = {"name": "x", "mountPath": "/x"}
+                await here.pod(name, claim=name, volumes=[volume], mounts=[mount])
+            for name in names:
+                await here.until_ready(name)
+            assert len(here.mounted()) == 60
+            await asyncio.gather(*(here.delete(name) for name in names))
+            for name in names:
+                await here.until_phase("gone", name)
+            await is_out_of_use(here)
+        assert here.mounted() == []
+        assert here.disks.counted() == {"stage": 40, "publish": 40, "unpublish": 40, "unstage": 40}
+        role = here.role
+        assert role is not None
+
+        async def quiet() -> bool:
+            return not role.pods.workers and not await role.runtimes.states()
+
+        await until(quiet)
+        assert role.volumes.entries == {}
+        assert not [task for task in asyncio.all_tasks() if "p1" in task.get_name().split("/")]

@@ -172,6 +172,8 @@ class VolumeManager:
         """Nothing of the pod runs any more: its volumes may go."""
         self._alive.discard(pod)
         self.on_released(pod)
+        for plugin in self.plugins.values():
+            plugin.forget(pod)
         if mine := self._pods.pop(pod, None):
             mine.changed.set()
         for entry in list(self.entries.values()):

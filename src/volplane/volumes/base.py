@@ -139,6 +139,9 @@ class Plugin:
     async def unstage(self, device: Device) -> None:
         raise NotImplementedError
 
+    def forget(self, pod: str) -> None:
+        """The pod is gone: what was kept for it in memory may go."""
+
     # After a restart
 
     async def found(self, pod: str, name: str) -> Place:

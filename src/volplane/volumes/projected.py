@@ -101,6 +101,9 @@ class Projected(Content):
     def is_refreshed(self, spec: Spec) -> bool:
         return True
 
+    def forget(self, pod: str) -> None:
+        self.tokens.forget(pod)
+
     def watches(self, spec: Spec) -> Iterable[Watched]:
         assert spec.source.projected is not None
         for source in spec.source.projected.sources:

@@ -81,6 +81,9 @@ class Csi(Plugin):
         found = self.objects.get(request.driver_of(spec))
         return bool(found and found.spec.requires_republish)
 
+    def forget(self, pod: str) -> None:
+        self.tokens.forget(pod)
+
     def path(self, spec: Spec) -> str:
         return self.real(self.site.paths.csi_target(spec.pod.uid, spec.name))
 

@@ -47,6 +47,9 @@ class Other:
         puts = [pb.PutRequest(key=k.replace("_", "/").encode(), value=v) for k, v in values.items()]
         return self._call("KV/Txn", pb.TxnRequest(success=[pb.RequestOp(request_put=put) for put in puts]))
 
+    def put(self, key: bytes, value: bytes) -> int:
+        return self._call("KV/Put", pb.PutRequest(key=key, value=value))
+
     def delete_all(self, prefix: bytes) -> int:
         end = prefix[:-1] + bytes([prefix[-1] + 1])
         return self._call("KV/DeleteRange", pb.DeleteRangeRequest(key=prefix, range_end=end))
@@ -213,6 +216,30 @@ async def test_an_event_that_does_not_fit_makes_the_copy_anew(server: Etcd) -> N
         with pytest.raises(Overrun):
             await anext(aiter(watch))
         assert [(r.key, r.value) for r in (await store.list("/")).records] == [("/a", b"2")]
+
+
+async def test_keys_of_somebody_else_that_are_no_text_do_no_harm(server: Etcd, other: Other) -> None:
+    async with opened(server) as store, store.watch("/", revision=store.revision) as watch:
+        await store.create("/a", b"")
+        other.put(b"/p/\xff", b"odd")
+        await store.create("/b", b"")
+        assert [e.key for e in await take(watch, 3)] == ["/a", "/\udcff", "/b"]
+        assert len((await store.list("/")).records) == 3
+
+
+async def test_an_unforeseen_failure_does_not_end_the_following(
+    server: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(server) as store:
+        revision = await store.create("/a", b"1")
+        with monkeypatch.context() as broken:
+            broken.setattr(store._copy, "apply", lambda events: 1 / 0)
+            writing = asyncio.ensure_future(store.update("/a", b"2", revision=revision))
+            await asyncio.sleep(0.2)
+        assert await writing == revision + 1
+        record = await store.get("/a")
+        assert record is not None
+        assert record.value == b"2"
 
 
 async def test_an_etcd_restored_from_an_older_backup_is_read_anew(

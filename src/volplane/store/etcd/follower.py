@@ -110,7 +110,11 @@ class Follower:
                 self._stale = True
             except _TROUBLE as error:
                 log.warning("the watch on etcd broke at revision %d: %s", self._copy.revision, error)
-            pause = 0.0 if self._opened else min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
+            except Exception:  # nothing may end what every reader depends on
+                log.exception("the copy of etcd's state is made anew")
+                self._stale = True
+            went_well = self._opened and not self._stale
+            pause = 0.0 if went_well else min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
     async def _follow(self) -> None:

@@ -37,8 +37,8 @@ class Keys:
         return key.startswith(self.everything[0])
 
     def inner(self, key: bytes) -> str:
-        """As the store's users have it."""
-        return self._root + key.decode()[self._cut :]
+        """As the store's users have it. What somebody else has put there need not be text."""
+        return self._root + key.decode(errors="surrogateescape")[self._cut :]
 
     def under(self, prefix: str, after: str = "") -> Range:
         """All keys with this prefix, or those of them that come behind a key."""

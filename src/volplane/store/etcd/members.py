@@ -110,13 +110,13 @@ class Member:
 
     async def call(self, method: str, request: Message, timeout: float) -> Any:
         """Unreachable, AioRpcError."""
-        if self._channel.get_state(try_to_connect=True) in _UNSETTLED:
+        if not self.cluster:
             await self._settled()
         async with asyncio.timeout(timeout + SLACK):
             return await self._stubs[method](request, timeout=timeout, metadata=LEADER)
 
     async def _settled(self) -> None:
-        """A call on a channel that never connects would end without anybody knowing if it was sent."""
+        """A first call on a channel that never connects would end without anybody knowing if it was sent."""
         try:
             async with asyncio.timeout(CONNECT_PATIENCE):
                 while (state := self._channel.get_state(try_to_connect=True)) in _UNSETTLED:
@@ -193,8 +193,9 @@ class Members:
             verdict = Verdict.ELSEWHERE
         if refusal := _REFUSALS.get(verdict):
             raise refusal(f"etcd at {member.url}: {_why(error)}") from error
-        self.leave(member, _why(error))
-        if verdict is Verdict.UNKNOWN and not repeatable:
+        if verdict is not Verdict.FULL:
+            self.leave(member, _why(error))
+        if verdict in (Verdict.UNKNOWN, Verdict.FULL) and not repeatable:
             told = f"etcd at {member.url} did not say whether the write was stored: {_why(error)}"
             raise Uncertain(told) from error
 

@@ -18,6 +18,7 @@ class Verdict(StrEnum):
     REFUSED = "refused"  # not done, and no other member would do it
     ELSEWHERE = "elsewhere"  # not done by this member; another one may
     UNKNOWN = "unknown"  # done or not done
+    FULL = "full"  # done or not done, and no other member has more room
     COMPACTED = "compacted"
     FUTURE = "future"
 
@@ -30,7 +31,6 @@ _FINAL = frozenset(
         _Code.UNAUTHENTICATED,
         _Code.UNIMPLEMENTED,
         _Code.OUT_OF_RANGE,
-        _Code.RESOURCE_EXHAUSTED,  # the database is full: judged before it is written, and again when applied
         _Code.DATA_LOSS,  # the members disagree; etcd applies nothing until somebody has looked at it
     }
 )
@@ -47,6 +47,11 @@ def judge(error: grpc.aio.AioRpcError) -> Verdict:
     code, text = error.code(), error.details() or ""
     if text.startswith(_NOT_SENT):
         return Verdict.ELSEWHERE
+    if "database space exceeded" in text:
+        # The write that finds the database full is applied, and answered with this error all the same.
+        return Verdict.FULL
+    if "received message larger than max" in text:
+        return Verdict.REFUSED
     if code is _Code.OUT_OF_RANGE and "compacted" in text:
         return Verdict.COMPACTED
     if code is _Code.OUT_OF_RANGE and "future revision" in text:

@@ -119,6 +119,7 @@ class NodeWorld:
         self.role: NodeRole | None = None
         self._stack = stack
         self._driver: AsyncExitStack | None = None
+        self._server: Server | None = None
 
     # --- the node and its driver
 
@@ -147,9 +148,21 @@ class NodeWorld:
         socket = self.paths.real(self.paths.driver_socket(DRIVER))
         os.makedirs(os.path.dirname(socket), exist_ok=True)
         os.makedirs(self.paths.real(self.paths.registry), exist_ok=True)
-        await stack.enter_async_context(Server(self.disks, socket, grace=0))
+        self._server = Server(self.disks, socket, grace=0)
+        await self._server.start()
+        stack.push_async_callback(self.driver_dies)
         registrar = Registrar(self.paths.real(self.paths.registry), DRIVER, self.paths.driver_socket(DRIVER))
         await stack.enter_async_context(registrar)
+
+    async def driver_dies(self) -> None:
+        """Its registrar lives on."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
+
+    async def driver_returns(self) -> None:
+        self._server = Server(self.disks, self.paths.real(self.paths.driver_socket(DRIVER)), grace=0)
+        await self._server.start()
 
     async def registered(self) -> CSINode:
         return await until(self._registered)

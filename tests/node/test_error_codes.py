@@ -1,0 +1,116 @@
+"""What each gRPC code means for a volume: what stays on the disk, and what is called afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.loops.inprocess import until
+from tests.node.nodeworld import DRIVER, node_world, there
+from volplane.csi.outcome import CallError, Code
+from volplane.node.plan import State
+
+pytestmark = pytest.mark.root
+
+UNCERTAIN = [
+    Code.CANCELLED,
+    Code.DEADLINE_EXCEEDED,
+    Code.RESOURCE_EXHAUSTED,
+    Code.ABORTED,
+    Code.UNAVAILABLE,
+]
+FINAL = [
+    Code.UNKNOWN,
+    Code.INVALID_ARGUMENT,
+    Code.NOT_FOUND,
+    Code.ALREADY_EXISTS,
+    Code.PERMISSION_DENIED,
+    Code.FAILED_PRECONDITION,
+    Code.UNIMPLEMENTED,
+    Code.INTERNAL,
+]
+CASES = [(code, True) for code in UNCERTAIN] + [(code, False) for code in FINAL]
+
+
+@pytest.mark.parametrize(("code", "uncertain"), CASES)
+@pytest.mark.parametrize("call", ["stage", "publish"])
+async def test_a_failing_call(call: str, code: Code, uncertain: bool) -> None:
+    async with node_world() as here:
+        await here.start()
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+
+        async def fail(request: Any) -> None:
+            raise CallError(code, "as told")
+
+        here.disks.hooks[call] = fail
+        pod = await here.pod(claim="data")
+        await here.until_told(f"rpc error: code = {code.spoken} desc = as told")
+        staged = there(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
+        published = there(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
+        assert here.role is not None
+        (entry,) = here.role.volumes.entries.values()
+        if call == "stage":
+            assert staged is uncertain
+            assert not published
+            assert entry.device is (State.UNCERTAIN if uncertain else State.ABSENT)
+        else:
+            assert staged
+            assert published is uncertain
+            assert (pod.uid in entry.pods) is uncertain
+        await here.delete()
+        await here.until_phase("gone")
+        await until(lambda: _is_out_of_use(here))
+        counted = here.disks.counted()
+        assert counted["unpublish"] == (1 if call == "publish" and uncertain else 0)
+        assert counted["unstage"] == (1 if call == "publish" or uncertain else 0)
+        assert here.mounted() == []
+
+
+async def _is_out_of_use(here: Any) -> bool:
+    return not await here.in_use()
+
+
+async def test_a_driver_that_is_dead_before_the_call_changes_nothing() -> None:
+    async with node_world() as here:
+        await here.start()
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+        assert here.role is not None
+        # The registrar lives on, so that the driver stays registered.
+        await here.driver_dies()
+        pod = await here.pod(claim="data")
+        await here.until_told(f"driver {DRIVER} does not answer")
+        assert not there(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
+        assert not there(here.paths.real(here.paths.pod(pod.uid) + "/volumes/kubernetes.io~csi"))
+        await here.driver_returns()
+        await here.until_ready()
+
+
+async def test_only_one_call_at_a_time_for_a_volume_whose_unpublish_is_slow() -> None:
+    async with node_world() as here:
+        await here.start()
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+        await here.pod("a", claim="data")
+        await here.until_ready("a")
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hang(request: Any) -> None:
+            entered.set()
+            await go_on.wait()
+
+        here.disks.hooks["unpublish"] = hang
+        await here.delete("a")
+        await entered.wait()
+        await here.pod("b", claim="data")
+        await asyncio.sleep(0.1)
+        assert here.disks.counted() == {"stage": 1, "publish": 1, "unpublish": 1}
+        go_on.set()
+        await here.until_ready("b")
+        assert here.disks.counted() == {"stage": 1, "publish": 2, "unpublish": 1}

@@ -118,7 +118,8 @@ def client_of(server: Any, login: str = "certificate", pair: Pair | None = None)
     """A client of the server that proves itself by certificate, by token, or not at all."""
     ca = str(server.authority.pair.cert_path)
     if login == "certificate":
-        pair = pair or server.authority.client("client-kubernetes-admin", "kubernetes-admin", ())
+        admin = ("client-kubernetes-admin", "kubernetes-admin", ("system:masters",))
+        pair = pair or server.authority.client(*admin)
         return web.Http(server.url, ssl=tls.client_context(ca, str(pair.cert_path), str(pair.key_path)))
     headers = {"authorization": f"Bearer {login}"} if login else {}
     return web.Http(server.url, ssl=tls.client_context(ca), headers=headers)

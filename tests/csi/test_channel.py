@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -52,6 +54,23 @@ async def test_the_socket_is_ours_alone_and_goes_with_the_server(tmp_path: Path)
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert [p.name for p in path.parent.iterdir()] == ["csi.sock"]
     assert list(path.parent.iterdir()) == []
+
+
+async def test_a_start_that_is_cancelled_leaves_no_socket_and_no_broken_task(tmp_path: Path) -> None:
+    broken: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
+    for steps in range(12):  # as many turns of the loop as the start could need
+        starting = asyncio.ensure_future(Listener(str(tmp_path / "s.sock"), {"Probe": probe}).start())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if starting.done():
+            break
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        assert os.listdir(tmp_path) == []
+        del starting
+        gc.collect()
+    assert broken == []
 
 
 async def test_errors_carry_code_and_text(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ that is on its way out cannot unlink the socket of the one that follows it.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -42,9 +43,15 @@ class Listener:
         directory, name = os.path.split(self.path)
         os.makedirs(directory or ".", mode=0o700, exist_ok=True)
         hidden = os.path.join(directory, f".{name}.{os.getpid()}")
-        with short_path(hidden) as short:
-            self._server.add_insecure_port(f"unix:{short}")
-            await self._server.start()
+        try:
+            with short_path(hidden) as short:
+                self._server.add_insecure_port(f"unix:{short}")
+                await _to_the_end(self._server.start())
+        except BaseException:
+            await _to_the_end(self._server.stop(0.0))
+            with suppress(FileNotFoundError):
+                os.unlink(hidden)
+            raise
         os.chmod(hidden, 0o600)
         self._inode = os.stat(hidden).st_ino
         os.replace(hidden, self.path)
@@ -53,7 +60,7 @@ class Listener:
         with suppress(FileNotFoundError):
             if os.stat(self.path).st_ino == self._inode:
                 os.unlink(self.path)
-        await self._server.stop(grace)
+        await _to_the_end(self._server.stop(grace))
 
     async def __aenter__(self) -> Listener:
         await self.start()
@@ -61,6 +68,16 @@ class Listener:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _to_the_end(work: Coroutine[None, None, None]) -> None:
+    """gRPC breaks in a task of its own when its start or stop is cancelled half-way; neither takes long."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 def _handlers(methods: Mapping[str, Serve]) -> tuple[grpc.GenericRpcHandler, ...]:

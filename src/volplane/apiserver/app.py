@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import secrets
 import time
+import uuid
+from collections.abc import Iterator
 from functools import cache
 
+from msgspec import structs
 from prometheus_client import Counter, Histogram
 
 from volplane.api.errors import (
@@ -26,8 +28,10 @@ from volplane.api.errors import (
 )
 from volplane.apiserver import answers, discovery, options, public, reviews
 from volplane.apiserver.acts import act_of, path_act, verb_of
+from volplane.apiserver.audit import Audit, Seen
 from volplane.apiserver.auth.authenticate import Authenticator
-from volplane.apiserver.auth.authorize import Authority
+from volplane.apiserver.auth.authorize import Act, Authority, refusal
+from volplane.apiserver.auth.impersonate import impersonated
 from volplane.apiserver.auth.issuer import metadata
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.handlers import HANDLERS, on_post
@@ -48,6 +52,7 @@ Reply = Response | Upgraded
 PATIENCE = 60.0  # seconds a request may take, streams left out
 BODY_LIMIT = 3 * 1024 * 1024
 _PARTS = frozenset({"status", "finalize", "ephemeralcontainers"})  # of the object itself, see Strategy
+UPGRADED = frozenset({"exec", "attach", "portforward"})
 _OPENAPI = ("/openapi/v2", "/openapi/v3")
 _requests = metrics.counter(
     "apiserver_request_total", "Requests by verb, resource and code.", ("verb", "resource", "code")
@@ -69,38 +74,43 @@ class App:
         authenticate: Authenticator,
         authority: Authority,
         streams: Streams,
+        audit: Audit | None = None,
     ) -> None:
         self.backend = backend
         self.authenticate = authenticate
         self.authority = authority
         self.streams = streams
+        self.audit = audit
         self.ready = False
-        self._run = secrets.token_hex(8)  # tells the requests of two runs apart in Audit-Id
-        self._count = itertools.count(1)
+        self.started = asyncio.Event()
+        self._ids = _ids()
 
     async def __call__(self, request: Request) -> Reply:
-        began = time.perf_counter()
+        began, received = time.perf_counter(), clock.wall() if self.audit else None
         seen = Seen()
         try:
             answer = await self._answer(request, seen)
         except APIError as error:
-            answer = answers.failure(error)
+            answer = _failed(seen, error)
         except BodyTooLarge:
-            answer = answers.failure(TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
+            answer = _failed(seen, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
         except Closed:
-            answer = answers.failure(Unavailable("the server is shutting down"))
+            answer = _failed(seen, Unavailable("the server is shutting down"))
         except Failed as error:
-            answer = answers.failure(InternalError.because(error))
+            answer = _failed(seen, InternalError.because(error))
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
-            answer = answers.failure(InternalError.because(type(error).__name__))
-        return self._finished(answer, seen, began)
+            answer = _failed(seen, InternalError.because(type(error).__name__))
+        audit_id = request.headers.get("audit-id") or next(self._ids)
+        if self.audit is not None and received is not None:
+            answer = self.audit.answered(request, answer, seen, audit_id, received)
+        return self._finished(answer, seen, began, audit_id)
 
-    def _finished(self, answer: Reply, seen: Seen, began: float) -> Reply:
+    def _finished(self, answer: Reply, seen: Seen, began: float, audit_id: str) -> Reply:
         code = 101
         if isinstance(answer, Response):
             code = answer.status
-            extra = [("Audit-Id", f"{self._run}-{next(self._count):x}")]
+            extra = [("Audit-Id", audit_id)]
             extra += [("Warning", f"299 - {_quoted(text)}") for text in seen.warnings]
             answer.headers = [*pairs(answer.headers), *extra]
         count, seconds = _measures(seen.verb, seen.resource, code)
@@ -110,12 +120,18 @@ class App:
         return answer
 
     async def _answer(self, request: Request, seen: Seen) -> Reply:
-        user = self.authenticate(request)
+        if not self.started.is_set():
+            # Nobody's roles are known yet; who only wants to know how we are need not wait for them.
+            if public.is_health(request.path):
+                return public.health(request, ready=False)
+            await self.started.wait()
+        user = self._user(request, seen)
         target = parse(request.path)
         if target is None or not target.plural:
-            return await self._outside(request, user)
+            return await self._outside(request, user, seen)
         verb = verb_of(request, target)
-        self.authority.require(user, act_of(request, target, verb))
+        act, seen.version = act_of(request, target, verb), target.version
+        self._permit(user, act, seen)
         entry = self.backend.registry.find(target.group, target.version, target.plural)
         if entry is None:
             raise NotFound.path()
@@ -126,6 +142,30 @@ class App:
         call = self._call(request, user, entry, verb, target)
         seen.warnings = call.warnings
         return await self._serve(request, entry, call)
+
+    def _user(self, request: Request, seen: Seen) -> User:
+        """Who asks, or who they ask as."""
+        seen.user = user = self.authenticate(request)
+        other = impersonated(self.authority, user, request.headers)
+        if other is not user:
+            seen.impersonated = other
+        return other
+
+    def _permit(self, user: User, act: Act, seen: Seen) -> None:
+        """Raises Forbidden."""
+        seen.act = act
+        seen.verdict = self.authority.judge(user, act)
+        if (
+            seen.verdict.allowed
+            and act.subresource in UPGRADED
+            and act.verb == "get"
+            and act.plural == "pods"
+        ):
+            # A browser's WebSocket can only GET; what it opens is no less than what POST opens.
+            seen.act = act = structs.replace(act, verb="create")
+            seen.verdict = self.authority.judge(user, act)
+        if not seen.verdict.allowed:
+            raise refusal(user, act, seen.verdict.reason)
 
     async def _serve(self, request: Request, entry: Entry, call: Call) -> Reply:
         if call.subresource in STREAMS and entry.resource == "pods":
@@ -162,10 +202,10 @@ class App:
             manager=options.manager(request) if writes else "",
         )
 
-    async def _outside(self, request: Request, user: User) -> Reply:
+    async def _outside(self, request: Request, user: User, seen: Seen) -> Reply:
         """What is not a resource: health, version, metrics, discovery, schemas."""
         path = request.path
-        self.authority.require(user, path_act(request))
+        self._permit(user, path_act(request), seen)
         if public.is_health(path):
             return public.health(request, ready=self.ready)
         if path == "/version":
@@ -188,15 +228,15 @@ class App:
         raise NotFound.path()
 
 
-class Seen:
-    """What a request turned out to be, for its headers and its metrics."""
+def _failed(seen: Seen, error: APIError) -> Response:
+    seen.error = error
+    return answers.failure(error)
 
-    __slots__ = ("resource", "verb", "warnings")
 
-    def __init__(self) -> None:
-        self.verb = ""
-        self.resource = ""
-        self.warnings: list[str] = []
+def _ids() -> Iterator[str]:
+    """Audit ids that look like UUIDs: a random one per run, counted up. Making each anew costs too much."""
+    start = str(uuid.uuid4())[:-12]
+    return (f"{start}{count:012x}" for count in itertools.count(1))
 
 
 def _check(entry: Entry, verb: str, target: Target) -> None:

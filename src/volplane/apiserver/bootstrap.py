@@ -1,8 +1,10 @@
-"""What exists in every cluster before anybody asks: the namespaces, and the roles with their bindings."""
+"""What exists in every cluster before anybody asks: namespaces, roles and bindings, whom we believe."""
 
 from __future__ import annotations
 
-from volplane.api.core import Namespace
+from msgspec import structs
+
+from volplane.api.core import ConfigMap, Namespace
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver.auth.rbac import bootstrap as roles
@@ -10,8 +12,11 @@ from volplane.apiserver.auth.users import SYSTEM
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import create
+from volplane.apiserver.verbs.update import AS_IT_IS, modify
 from volplane.base import clock
+from volplane.store import Record
 
+CLIENT_CA = "extension-apiserver-authentication"  # other servers read here whose certificates count
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
@@ -30,3 +35,22 @@ async def _namespaces(backend: Backend) -> None:
             await create(backend, entry, call, Namespace(metadata=ObjectMeta(name=name)))
         except AlreadyExists:  # another server over the same store was faster
             continue
+
+
+async def tell_client_ca(backend: Backend, ca: str) -> None:
+    """Write down which authority signs our clients' certificates."""
+    entry = backend.registry.of(ConfigMap)
+    namespace, data = "kube-system", {"client-ca-file": ca}
+    call = Call("create", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)
+    if await backend.record(entry, namespace, CLIENT_CA) is None:
+        try:
+            meta = ObjectMeta(name=CLIENT_CA, namespace=namespace)
+            await create(backend, entry, call, ConfigMap(metadata=meta, data=data))
+            return
+        except AlreadyExists:
+            pass
+
+    async def told(held: ConfigMap, record: Record) -> ConfigMap:
+        return structs.replace(held, data={**held.data, **data})
+
+    await modify(backend, entry, structs.replace(call, verb="update", name=CLIENT_CA), told, AS_IT_IS)

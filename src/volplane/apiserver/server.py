@@ -8,12 +8,14 @@ from pathlib import Path
 
 from volplane import web
 from volplane.apiserver.app import BODY_LIMIT, App
+from volplane.apiserver.audit import Audit
 from volplane.apiserver.auth import kubeconfig
 from volplane.apiserver.auth.accounts import AccountTokens
 from volplane.apiserver.auth.authenticate import Authenticator, Tokens
 from volplane.apiserver.auth.certificates import Authority, write_private
 from volplane.apiserver.auth.issuer import Issuer
 from volplane.apiserver.auth.users import ADMIN, MASTERS
+from volplane.apiserver.bootstrap import tell_client_ca
 from volplane.apiserver.core import Core
 from volplane.apiserver.local import Local
 from volplane.apiserver.settings import Settings
@@ -53,7 +55,9 @@ class Server:
 
     async def start(self) -> None:
         await self.core.start()
+        await tell_client_ca(self.backend, self.ca.decode())
         self.write_kubeconfig(self.kubeconfig, ADMIN.name, ADMIN.groups)
+        self._app.started.set()
         self._app.ready = True
 
     async def close(self, grace: float = 5.0) -> None:
@@ -61,6 +65,8 @@ class Server:
         await self.core.close()
         await self._listener.close(grace)
         await self._app.streams.close()
+        if self._app.audit is not None:
+            await self._app.audit.close()
 
 
 class Pki:
@@ -93,6 +99,7 @@ async def run(settings: Settings, store: Store) -> Server:
         Authenticator([pki.tokens, AccountTokens(core.backend)]),
         core.authority,
         Streams(to_nodes),
+        Audit(settings.audit_log_path) if settings.audit_log_path else None,
     )
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
     listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, max_body=BODY_LIMIT)

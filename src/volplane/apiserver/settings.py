@@ -18,6 +18,7 @@ class Settings(Struct, frozen=True):
     host: Annotated[str, _about("the address to listen on")] = "127.0.0.1"
     port: Annotated[int, _about("0: any that is free")] = 0
     hosts: Annotated[tuple[str, ...], _about("further names and addresses the certificate is valid for")] = ()
+    audit_log_path: Annotated[str, _about("write who asked what to this file, as JSON lines; -: stdout")] = ""
     etcd_servers: Annotated[
         tuple[str, ...], _about("keep the state in this cluster: https://host:2379,…")
     ] = ()

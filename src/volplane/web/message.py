@@ -47,6 +47,10 @@ class Headers:
     def items(self) -> Iterator[tuple[str, str]]:
         return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._raw)
 
+    def names(self) -> Iterable[str]:
+        """Each once, lower case."""
+        return self._index().keys()
+
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._index()
 

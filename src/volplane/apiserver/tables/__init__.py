@@ -16,13 +16,14 @@ from msgspec import Raw
 from volplane.api import codec
 from volplane.api.errors import BadRequest
 from volplane.api.kinds import Kind
-from volplane.apiserver.tables import cluster, pods, storage, workloads
+from volplane.apiserver.tables import cluster, pods, roles, storage, workloads
 from volplane.apiserver.tables.columns import Printer, columns
 from volplane.base import clock
 
 _PRINTERS: Mapping[str, Printer] = {
     **cluster.PRINTERS,
     **pods.PRINTERS,
+    **roles.PRINTERS,
     **storage.PRINTERS,
     **workloads.PRINTERS,
 }
@@ -39,10 +40,14 @@ _PLAIN = Printer(columns("Name", "Created At#date"), _plain)
 
 
 def render(
-    kind: Kind, items: Sequence[Any], include_object: str = "Metadata", with_columns: bool = True
+    kind: Kind,
+    items: Sequence[Any],
+    include_object: str = "Metadata",
+    with_columns: bool = True,
+    own: Printer | None = None,
 ) -> dict[str, Any]:
     """A Table of these objects. `include_object`: how much of each object its row carries."""
-    printer = _PRINTERS.get(kind.resource, _PLAIN)
+    printer = own or _PRINTERS.get(kind.resource, _PLAIN)
     now = clock.wall()
     table: dict[str, Any] = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": _metadata(items)}
     # Only the first event of a watch tells the columns; null means: as before.

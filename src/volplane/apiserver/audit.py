@@ -1,0 +1,243 @@
+"""The audit log: who asked what, was it allowed, how did it end. One JSON line per event, at Metadata level.
+
+Bodies are never in it. An answer that streams is told when it starts and when it ends. The subtle thing: a
+thread of its own writes the file, so that a slow disk delays nobody; what it cannot keep up with is counted
+and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from queue import SimpleQueue
+from typing import Any, BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api.errors import APIError
+from volplane.apiserver.auth.authorize import Act, Verdict
+from volplane.apiserver.strategy import User
+from volplane.base import clock, metrics
+from volplane.web import Request, Response, Upgraded
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 20_000  # events that may wait for the disk
+AGENT_LENGTH = 1024
+
+_events = metrics.counter("apiserver_audit_event_total", "Audit events written.", ())
+_dropped = metrics.counter("apiserver_audit_error_total", "Audit events that could not be written.", ())
+
+
+class Seen:
+    """What a request turned out to be, as far as it got: for its headers, its metrics and its audit."""
+
+    __slots__ = (
+        "act",
+        "error",
+        "impersonated",
+        "resource",
+        "user",
+        "verb",
+        "verdict",
+        "version",
+        "warnings",
+    )
+
+    def __init__(self) -> None:
+        self.verb = ""
+        self.resource = ""
+        self.warnings: list[str] = []
+        self.user: User | None = None
+        self.impersonated: User | None = None
+        self.act: Act | None = None
+        self.version = ""
+        self.verdict: Verdict | None = None
+        self.error: APIError | None = None
+
+
+class Audit:
+    """The file, or standard output for "-"."""
+
+    def __init__(self, path: str) -> None:
+        self._file = _opened(path)
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="audit log", daemon=True)
+        self._thread.start()
+
+    def answered(
+        self, request: Request, answer: Response | Upgraded, seen: Seen, audit_id: str, received: datetime
+    ) -> Response | Upgraded:
+        """Tell of an answer; one that streams comes back as one that tells of its end."""
+        code = answer.status if isinstance(answer, Response) else 101
+        event = _event(request, seen, audit_id, received, code)
+        if isinstance(answer, Response) and not isinstance(answer.body, bytes):
+            self._tell(event, "ResponseStarted")
+            answer.body = _Told(answer.body, self, event)
+            return answer
+        if isinstance(answer, Response) and code == 201:
+            _with_name(event, answer.body)
+        self._tell(event, "ResponseComplete")
+        return answer
+
+    async def close(self) -> None:
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+        if self._file is not sys.stdout.buffer:
+            self._file.close()
+
+    def _tell(self, event: dict[str, Any], stage: str) -> None:
+        if self._queue.qsize() >= BACKLOG:
+            _dropped.inc()
+            return
+        event["stage"], event["stageTimestamp"] = stage, clock.microstamp()
+        self._queue.put(msgspec.json.encode(event))
+
+    def _write(self) -> None:
+        while True:
+            lines = [self._queue.get()]
+            while not self._queue.empty():
+                lines.append(self._queue.get())
+            told = [line for line in lines if line is not None]
+            try:
+                self._file.write(b"".join(line + b"\n" for line in told))
+                self._file.flush()
+                _events.inc(len(told))
+            except OSError as error:
+                _dropped.inc(len(told))
+                log.error("the audit log cannot be written: %s", error)
+            if len(told) != len(lines):
+                return
+
+
+class _Told:
+    """A stream that tells of its end."""
+
+    def __init__(self, body: Any, audit: Audit, event: dict[str, Any]) -> None:
+        self._body, self._audit, self._event = body, audit, event
+        self._ended = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            piece: bytes = await anext(self._body)
+            return piece
+        except BaseException:
+            self._end()
+            raise
+
+    async def aclose(self) -> None:
+        self._end()
+        close = getattr(self._body, "aclose", None)
+        if close is not None:
+            await close()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._audit._tell(self._event, "ResponseComplete")
+
+
+def _opened(path: str) -> BinaryIO:
+    if path == "-":
+        return sys.stdout.buffer
+    directory = os.path.dirname(path)
+    if directory:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
+
+
+def _event(request: Request, seen: Seen, audit_id: str, received: datetime, code: int) -> dict[str, Any]:
+    query = f"?{request.query.raw}" if request.query.raw else ""
+    event: dict[str, Any] = {
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": "Metadata",
+        "auditID": audit_id,
+        "stage": "",
+        "requestURI": request.raw_path + query,
+        "verb": seen.act.verb if seen.act is not None else request.method.lower(),
+        "user": _person(seen.user),
+    }
+    if seen.impersonated is not None:
+        event["impersonatedUser"] = _person(seen.impersonated)
+    event["sourceIPs"] = _sources(request)
+    if agent := request.headers.get("user-agent"):
+        event["userAgent"] = agent if len(agent) <= AGENT_LENGTH else f"{agent[:AGENT_LENGTH]}...TRUNCATED"
+    if seen.act is not None and seen.act.plural:
+        event["objectRef"] = _object(seen.act, seen.version)
+    event["responseStatus"] = _status(seen, code)
+    event["requestReceivedTimestamp"] = clock.microstamp(received)
+    event["stageTimestamp"] = ""
+    if seen.verdict is not None:
+        event["annotations"] = {
+            "authorization.k8s.io/decision": "allow" if seen.verdict.allowed else "forbid",
+            "authorization.k8s.io/reason": seen.verdict.reason,
+        }
+    return event
+
+
+def _person(user: User | None) -> Mapping[str, Any]:
+    if user is None:
+        return {}
+    told = {"username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+    return {key: value for key, value in told.items() if value}
+
+
+def _sources(request: Request) -> list[str]:
+    forwarded = request.headers.get("x-forwarded-for")
+    through = [part.strip() for part in forwarded.split(",") if part.strip()] if forwarded else []
+    return [*through, *([request.remote] if request.remote not in through else [])]
+
+
+def _object(act: Act, version: str) -> dict[str, str]:
+    told = {
+        "resource": act.plural,
+        "namespace": act.namespace,
+        "name": act.name,
+        "apiGroup": act.group,
+        "apiVersion": version,
+        "subresource": act.subresource,
+    }
+    return {key: value for key, value in told.items() if value}
+
+
+def _status(seen: Seen, code: int) -> dict[str, Any]:
+    if seen.error is None:
+        return {"metadata": {}, "code": code}
+    status = {k: v for k, v in seen.error.status().items() if k not in ("kind", "apiVersion")}
+    if seen.user is None and code == 401:
+        status["message"] = "Authentication failed, attempted: bearer"  # a bad certificate never gets here
+    return status
+
+
+class _Meta(Struct):
+    name: str = ""
+
+
+class _Named(Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+def _with_name(event: dict[str, Any], body: bytes | AsyncIterator[bytes]) -> None:
+    """A new object's name is in its body alone."""
+    about = event.get("objectRef")
+    if about is None or "name" in about or not isinstance(body, bytes):
+        return
+    try:
+        name = _named.decode(body).metadata.name
+    except msgspec.MsgspecError:
+        return
+    if name:
+        about["name"] = name

@@ -1,0 +1,110 @@
+"""Impersonation: asking as somebody else, for those who may.
+
+The headers name a user, groups, a uid and extra values; each of them is asked for by itself, as the verb
+`impersonate` on a resource of that kind. From then on the request is the other's: its own permissions no
+longer count.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from volplane.api import names
+from volplane.api.errors import BadRequest
+from volplane.apiserver.auth.authorize import Act, Authority
+from volplane.apiserver.auth.users import (
+    ACCOUNT_PREFIX,
+    ANONYMOUS,
+    AUTHENTICATED,
+    UNAUTHENTICATED,
+    account_groups,
+)
+from volplane.apiserver.strategy import User
+from volplane.web import Headers
+
+VERB = "impersonate"
+GROUP = "authentication.k8s.io"
+_PREFIX, _EXTRA = "impersonate-", "impersonate-extra-"
+
+
+class _Wanted(NamedTuple):
+    """One thing to be, as authorization and a refusal of nonsense see it."""
+
+    kind: str
+    plural: str
+    name: str
+    namespace: str = ""
+    group: str = ""
+    key: str = ""
+
+    def act(self) -> Act:
+        return Act(VERB, self.group, self.plural, self.namespace, self.name, self.key)
+
+    def __str__(self) -> str:
+        version = f"{GROUP}/v1" if self.group else ""
+        return f"{{{self.kind} {self.namespace} {self.name}  {version}  {self.key}}}"
+
+
+def impersonated(authority: Authority, user: User, headers: Headers) -> User:
+    """Who the request is made as: the user, unless the headers name another. Raises Forbidden, BadRequest."""
+    if not any(name.startswith(_PREFIX) for name in headers.names()):
+        return user
+    wanted = _wanted(headers)
+    if not wanted:
+        return user
+    if wanted[0].plural not in ("users", "serviceaccounts"):
+        told = " ".join(str(one) for one in wanted)
+        raise BadRequest(f"requested [{told}] without impersonating a user")
+    for one in wanted:
+        authority.require(user, one.act())
+    return _user(wanted)
+
+
+def _wanted(headers: Headers) -> list[_Wanted]:
+    found: list[_Wanted] = []
+    if name := headers.get("impersonate-user"):
+        found.append(_account(name) or _Wanted("User", "users", name))
+    found += [_Wanted("Group", "groups", group) for group in headers.all("impersonate-group")]
+    for header in headers.names():
+        if header.startswith(_EXTRA):
+            key = unquote(header.removeprefix(_EXTRA))
+            found += [
+                _Wanted("UserExtra", "userextras", value, group=GROUP, key=key)
+                for value in headers.all(header)
+            ]
+    if uid := headers.get("impersonate-uid"):
+        found.append(_Wanted("UID", "uids", uid, group=GROUP))
+    return found
+
+
+def _account(name: str) -> _Wanted | None:
+    space, colon, account = name.removeprefix(ACCOUNT_PREFIX).partition(":")
+    if not name.startswith(ACCOUNT_PREFIX) or not colon:
+        return None
+    if not names.is_label(space) or not names.is_subdomain(account):
+        return None
+    return _Wanted("ServiceAccount", "serviceaccounts", account, space)
+
+
+def _user(wanted: list[_Wanted]) -> User:
+    first = wanted[0]
+    name = f"{ACCOUNT_PREFIX}{first.namespace}:{first.name}" if first.namespace else first.name
+    groups = [one.name for one in wanted if one.plural == "groups"]
+    if not groups and first.namespace:
+        groups = list(account_groups(first.namespace))
+    extra: dict[str, tuple[str, ...]] = {}
+    for one in wanted:
+        if one.plural == "userextras":
+            extra[one.key] = (*extra.get(one.key, ()), one.name)
+    uid = next((one.name for one in wanted if one.plural == "uids"), "")
+    return User(name, _with_everybody(name, groups), uid, extra)
+
+
+def _with_everybody(name: str, groups: list[str]) -> tuple[str, ...]:
+    """The group that everybody is in: the known ones, or the unknown one."""
+    if name == ANONYMOUS.name:
+        return tuple(groups) if UNAUTHENTICATED in groups else (*groups, UNAUTHENTICATED)
+    if AUTHENTICATED in groups or UNAUTHENTICATED in groups:
+        return tuple(groups)
+    return (*groups, AUTHENTICATED)

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 
 from volplane.api.errors import APIError
 from volplane.csi import registration, v1
@@ -156,6 +157,8 @@ class PluginWatcher:
         if not reply.node_id:
             raise Refused("node ID is empty")
         driver.node_id = reply.node_id
+        with suppress(CallError):  # asked early, so that the first mount need not; it will ask if it must
+            await driver.capabilities()
         topology = dict(reply.accessible_topology.segments)
         await self.objects.add(DriverInfo(driver.name, reply.node_id, topology, reply.max_volumes_per_node))
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from volplane.host import Host, NodePaths, mounts
 from volplane.node.manager import VolumeManager
 from volplane.node.plan import State
+from volplane.node.subpaths import find_subpaths
 from volplane.node.world import Entry, Held
 from volplane.volumes.base import Place, VolumeFailure, remove_empty
 from volplane.volumes.csi.plugin import Csi, split
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 async def reconstruct(manager: VolumeManager) -> None:
     """Fill the manager with what is on the disk."""
     site = manager.site
+    await find_subpaths(site)
     directory = site.paths.real(site.paths.pods)
     for uid, plugin, name in await site.host.call(_scan, directory):
         found = manager.plugins.get(plugin)

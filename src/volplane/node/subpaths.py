@@ -22,6 +22,7 @@ async def bind_subpath(
 ) -> str:
     """The path to mount into the container instead of the volume's root."""
     target = site.paths.real(site.paths.subpath(pod, volume, container, index))
+    site.subpaths.add(pod)
     try:
         if not await site.host.call(os.path.lexists, os.path.join(root, subpath)):
             await site.host.make_below(root, subpath)
@@ -39,8 +40,18 @@ async def bind_subpath(
 
 
 async def remove_subpaths(site: Site, pod: str, volume: str) -> None:
-    directory = site.paths.real(os.path.join(site.paths.subpaths(pod), volume))
-    await site.host.call(_remove, directory)
+    if pod in site.subpaths:
+        directory = site.paths.real(os.path.join(site.paths.subpaths(pod), volume))
+        await site.host.call(_remove, directory)
+
+
+async def find_subpaths(site: Site) -> None:
+    """After a restart: the pods for which an earlier life has made some."""
+    site.subpaths |= set(await site.host.call(_find, site.paths.real(site.paths.pods)))
+
+
+def _find(pods: str) -> list[str]:
+    return [uid for uid in os.listdir(pods) if os.path.isdir(f"{pods}/{uid}/volume-subpaths")]
 
 
 def _remove(directory: str) -> None:

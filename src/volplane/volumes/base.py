@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from volplane.api.core import ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Volume
 from volplane.client.client import Client
@@ -85,6 +85,7 @@ class Site(Struct):
     paths: NodePaths
     client: Client
     allocatable: Callable[[], Mapping[str, str]] = dict
+    subpaths: set[str] = field(default_factory=set)  # pods that have bind mounts of parts of volumes
 
 
 class Plugin:

@@ -257,6 +257,7 @@ class PodWorker:
         if left := await remove_pod_directory(self._host, paths, self.uid):
             log.warning("%s", left)
         await self._host.call(_remove_logs, paths.real(paths.log_directory(*self._names)))
+        self.shared.volumes.site.subpaths.discard(self.uid)
         self.done = True
 
     async def _delete(self) -> None:

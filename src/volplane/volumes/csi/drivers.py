@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from google.protobuf.message import Message
+
+from volplane.base import clock
 from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.volumes.base import Transient
@@ -16,6 +20,8 @@ from volplane.volumes.base import Transient
 Rpc = v1.NodeServiceCapability.RPC
 
 TIMEOUT = 120.0  # for all calls of one stage or publish step
+DIAL = 1.0  # seconds in which a driver that is there takes a connection
+TRUSTED = 5.0
 
 
 class Driver:
@@ -23,6 +29,7 @@ class Driver:
         self.name, self.channel, self.version, self.endpoint = name, channel, version, endpoint
         self.node_id = ""
         self._capabilities: frozenset[int] | None = None
+        self._answered = float("-inf")
         self._asking = asyncio.Lock()
 
     async def capabilities(self) -> frozenset[int]:
@@ -32,6 +39,21 @@ class Driver:
                 reply = await self.channel.call("NodeGetCapabilities", request, timeout=TIMEOUT)
                 self._capabilities = frozenset(c.rpc.type for c in reply.capabilities)
         return self._capabilities
+
+    async def call(self, method: str, message: Message, subject: str = "") -> Any:
+        reply = await self.channel.call(method, message, timeout=TIMEOUT, subject=subject)
+        self._answered = clock.now()
+        return reply
+
+    async def is_there(self) -> bool:
+        """Whether somebody listens: asked before anything is made, unless it has answered a moment ago."""
+        if clock.now() - self._answered < TRUSTED:
+            return True
+        try:
+            await self.channel.ready(DIAL)
+        except TimeoutError:
+            return False
+        return True
 
     async def stages(self) -> bool:
         return Rpc.STAGE_UNSTAGE_VOLUME in await self.capabilities()

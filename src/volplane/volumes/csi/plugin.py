@@ -19,6 +19,7 @@ from volplane.api import names
 from volplane.api.core import PersistentVolume, Pod, Secret, Volume
 from volplane.api.errors import APIError
 from volplane.api.storage import CSIDriver, VolumeAttachment
+from volplane.base import clock
 from volplane.client.cache import Cache
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
@@ -38,7 +39,7 @@ from volplane.volumes.csi import data, request
 from volplane.volumes.csi.drivers import TIMEOUT, Driver, Drivers
 from volplane.volumes.projected import DEFAULT_LIFE, Tokens
 
-DIAL = 1.0  # seconds in which a driver that is there takes a connection
+FRESH = 2.0  # seconds in which an attachment that was read for staging also serves the publish after it
 
 
 class NotAttached(Transient):
@@ -54,6 +55,7 @@ class Csi(Plugin):
         super().__init__(site)
         self.drivers, self.objects = drivers, objects
         self.tokens = tokens or Tokens(site.client)
+        self._read: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume; good until
 
     def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return source.csi is not None if volume is None else volume.spec.csi is not None
@@ -96,6 +98,8 @@ class Csi(Plugin):
         name, handle = request.driver_of(spec), request.handle_of(spec)
         request.check_lifecycle(spec, self.objects.get(name))
         attachment = await self._attachment(spec)
+        if attachment is not None:
+            self._read[spec.unique] = attachment, clock.now() + FRESH
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
         staging = self.site.paths.staging(name, handle)
@@ -167,7 +171,9 @@ class Csi(Plugin):
     async def _publish_request(
         self, spec: Spec, driver: Driver, about: CSIDriver | None, capabilities: frozenset[int]
     ) -> v1.NodePublishVolumeRequest:
-        attachment = await self._attachment(spec)
+        attachment, until = self._read.pop(spec.unique, (None, 0.0))
+        if clock.now() > until:
+            attachment = await self._attachment(spec)
         context = request.attributes(spec)
         secrets = await self._publish_secrets(spec)
         if about is not None and about.spec.pod_info_on_mount:
@@ -249,8 +255,9 @@ class Csi(Plugin):
             self.site.paths.staging_data(driver, handle),
         )
         real = self.real(staging)
-        if await self.site.host.call(data.read, self.real(metadata)) is not None:
-            others = (await self.site.host.mounts()).siblings(real)
+        self._read.pop(device.unique, None)
+        known, others = await self.site.host.call(_staged, self.real(metadata), real)
+        if known:
             if others:
                 listed = " ".join(others)
                 raise Uncertain(
@@ -264,7 +271,7 @@ class Csi(Plugin):
         """Only OK is success; whatever else comes back, it is tried again."""
         registered = self.drivers[driver]
         try:
-            await registered.channel.call(method, message, timeout=TIMEOUT, subject=subject)
+            await registered.call(method, message, subject)
         except CallError as error:
             raise Uncertain(str(error)) from error
 
@@ -290,11 +297,10 @@ class Csi(Plugin):
 
     async def _capabilities(self, driver: Driver) -> frozenset[int]:
         """Asked before anything is made, so that a driver that is not there changes nothing."""
+        if not await driver.is_there():
+            raise Transient(f"driver {driver.name} does not answer on {driver.endpoint}")
         try:
-            await driver.channel.ready(DIAL)
             return await driver.capabilities()
-        except TimeoutError:
-            raise Transient(f"driver {driver.name} does not answer on {driver.endpoint}") from None
         except CallError as error:
             raise Transient(str(error)) from error
 
@@ -315,7 +321,7 @@ class _Call:
     async def __call__(self, driver: Driver, method: str, message: Message, pod: Pod) -> Any:
         subject = f"pod/{pod.namespace}/{pod.name}"
         async with asyncio.timeout(TIMEOUT + 5):
-            return await driver.channel.call(method, message, timeout=TIMEOUT, subject=subject)
+            return await driver.call(method, message, subject)
 
 
 @contextmanager
@@ -327,6 +333,12 @@ def _judged() -> Iterator[_Call]:
         if not classify(error).settled:
             raise Uncertain(str(error)) from error
         call.refused = error
+
+
+def _staged(metadata: str, path: str) -> tuple[bool, list[str]]:
+    """Whether it was staged by us, and where else it is mounted."""
+    known = data.read(metadata) is not None
+    return known, mounts.read_table().siblings(path) if known else []
 
 
 def _clean_up(metadata: str, target: str) -> None:

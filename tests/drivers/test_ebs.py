@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Struct, structs
@@ -368,6 +369,24 @@ async def test_a_name_used_again_does_not_lead_to_another_disk(
         await refused(Code.FAILED_PRECONDITION, w.nodes["i-1"].call("NodeStageVolume", request))
         await w.wipe(two, "i-1")
         await w.delete(one)
+
+
+async def test_a_disk_is_not_taken_away_between_finding_and_mounting_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        context = await w.publish(volume, "i-1")
+        probe = w.host.probe
+
+        async def detached_meanwhile(device: str) -> Any:
+            assert "still in use" in await refused(Code.FAILED_PRECONDITION, w.unpublish(volume, "i-1"))
+            return await probe(device)
+
+        monkeypatch.setattr(w.host, "probe", detached_meanwhile)
+        await w.stage(volume, "i-1", context)
+        monkeypatch.undo()
+        await w.wipe(volume, "i-1")
 
 
 async def test_block_volumes(tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ async def test_a_device_is_detached_once(host: Host, disk: Disk) -> None:
     assert await host.backing_file(device) == ""
 
 
+async def test_a_device_that_belongs_to_another_file_by_now_is_left_alone(
+    host: Host, room: Path, disk: Disk
+) -> None:
+    device = disk()
+    assert not await host.loop_detach(device, str(room / "another.img"))
+    assert device in await host.loops()
+    (room / "disk-0.img").unlink()
+    assert await host.loop_detach(device, str(room / "disk-0.img"))
+
+
 async def test_a_mounted_device_is_not_detached(host: Host, room: Path, disk: Disk) -> None:
     device, target = disk(), room / "target"
     target.mkdir()

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from volplane.cloud.model import GIB, Attachment, Instance
 from volplane.host import DeviceBusy, Host, MountEntry
+from volplane.host.devices import DELETED
 
 BY_ID = "disk/by-id"
 
@@ -61,7 +62,8 @@ class Disks:
     async def device(self, volume: str) -> str:
         """The loop device that has the volume, in whatever state, or nothing."""
         file = self.file(volume)
-        return next((d for d, f in (await self._host.loops()).items() if f == file), "")
+        bound = (await self._host.loops()).items()
+        return next((device for device, backing in bound if backing.removesuffix(DELETED) == file), "")
 
     async def attach(self, volume: str, attachment: Attachment, instance: Instance) -> None:
         device = await self._host.loop_attach(self.file(volume))
@@ -77,7 +79,7 @@ class Disks:
         if not device:
             return
         try:
-            await self._host.loop_detach(device)
+            await self._host.loop_detach(device, self.file(volume))
         except DeviceBusy:
             await self._host.call(_link, device, links)
             raise
@@ -86,7 +88,7 @@ class Disks:
         """A binding that no attachment accounts for. DeviceBusy."""
         device = await self.device(volume)
         if device:
-            await self._host.loop_detach(device)
+            await self._host.loop_detach(device, self.file(volume))
 
     async def _is_free(self, device: str) -> bool:
         """No mount shows it. The kernel guards a mounted file system, but not a published device node."""
@@ -150,7 +152,7 @@ def _remove(path: str) -> None:
 
 
 def _volume(file: str) -> str:
-    return os.path.basename(file).removesuffix(" (deleted)").removesuffix(".img")
+    return os.path.basename(file).removesuffix(DELETED).removesuffix(".img")
 
 
 def _links(volume: str, attachment: Attachment, instance: Instance) -> tuple[str, str]:

@@ -136,6 +136,8 @@ class Separate:
         await self._apply((ROLES,))  # before those start who may nothing without them
         self._keep("controller-manager", self._manager())
         self._keep("scheduler", ["--kubeconfig", self._login("system:kube-scheduler")])
+        # Links in a node's /dev may be those of before a reboot, until the disk service has set them right.
+        await self._unless_broken(self._cloud_serves())
         for member in self.members:
             self._keep(f"node/{member.name}", self._node(member))
         await self._apply(MANIFESTS)
@@ -156,6 +158,19 @@ class Separate:
         self.client = Client(transport, component="volplane")
         self._stack.push_async_callback(self.client.close)
         await self._unless_broken(self._answers())
+
+    async def _cloud_serves(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    try:
+                        _, writer = await asyncio.open_connection("127.0.0.1", self.memory.cloud_port)
+                    except ConnectionError:
+                        await asyncio.sleep(FIRST_PAUSE)
+                    else:
+                        return writer.close()
+        except TimeoutError:
+            raise NotReady(f"the disk service does not answer: see {self.runs.log('cloud')}") from None
 
     async def _answers(self) -> None:
         try:

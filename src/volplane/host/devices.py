@@ -25,6 +25,8 @@ _INFO = struct.Struct("=5Q4I64s64s32s2Q")
 _FLAGS = 8
 _CONFIG = struct.Struct(f"=2I{_INFO.size}s8Q")
 
+DELETED = " (deleted)"  # what the kernel puts behind the name of a file that is gone
+
 _binding = threading.Lock()  # so that one file never gets two devices from this process
 
 
@@ -74,11 +76,17 @@ def _node(number: int) -> str:
     return path
 
 
-def loop_detach(device: str) -> bool:
-    """Unbind; False if nothing was bound. DeviceBusy, and nothing changes, while it is in use anywhere."""
+def loop_detach(device: str, file: str = "") -> bool:
+    """Unbind; False if nothing was bound. DeviceBusy, and nothing changes, while it is in use anywhere.
+
+    With `file`, only if it is that file's device: numbers are used again, and are shared with everybody.
+    """
     try:
         # A mounted file system, in whatever namespace, holds its device exclusively.
         with _opened(device, os.O_RDWR | os.O_EXCL) as loop:
+            # From here on nobody can give the device to another file: it is open.
+            if file and backing_file(device).removesuffix(DELETED) != os.path.realpath(file):
+                return False
             try:
                 fcntl.ioctl(loop, _LOOP_CLR_FD)
             except OSError as error:

@@ -79,9 +79,9 @@ class Host:
         """`/dev/loopN` for this file; the same one if it is attached already."""
         return await self._effect("loop_attach", devices.loop_attach, file, readonly=readonly, direct=direct)
 
-    async def loop_detach(self, device: str) -> bool:
-        """False if it was not bound; DeviceBusy while anybody uses it."""
-        return await self._effect("loop_detach", devices.loop_detach, device)
+    async def loop_detach(self, device: str, file: str = "") -> bool:
+        """False if it was not bound, or not to `file`; DeviceBusy while anybody uses it."""
+        return await self._effect("loop_detach", devices.loop_detach, device, file)
 
     async def loop_resize(self, device: str) -> None:
         await self._effect("loop_resize", devices.loop_resize, device)

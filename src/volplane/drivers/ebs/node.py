@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import ClassVar
 
 from msgspec import Struct
@@ -57,11 +59,12 @@ class Node(Driver):
 
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         _check(request.volume_capability)
-        device = await self._device(request.volume_id, request.publish_context.get("devicePath", ""))
-        if request.volume_capability.HasField("mount"):
-            mount = request.volume_capability.mount
-            target = self._paths.real(request.staging_target_path)
-            await self._mounter.stage(device, target, mount.fs_type, tuple(mount.mount_flags))
+        named = request.publish_context.get("devicePath", "")
+        async with self._device(request.volume_id, named) as device:
+            if request.volume_capability.HasField("mount"):
+                mount = request.volume_capability.mount
+                target = self._paths.real(request.staging_target_path)
+                await self._mounter.stage(device, target, mount.fs_type, tuple(mount.mount_flags))
         return v1.NodeStageVolumeResponse()
 
     async def node_unstage_volume(self, request: v1.NodeUnstageVolumeRequest) -> v1.NodeUnstageVolumeResponse:
@@ -72,8 +75,9 @@ class Node(Driver):
         _check(request.volume_capability)
         target = self._paths.real(request.target_path)
         if request.volume_capability.HasField("block"):
-            device = await self._device(request.volume_id, request.publish_context.get("devicePath", ""))
-            await self._mounter.publish_block(device, target)
+            named = request.publish_context.get("devicePath", "")
+            async with self._device(request.volume_id, named) as device:
+                await self._mounter.publish_block(device, target)
         else:
             mode = request.volume_capability.access_mode.mode
             await self._mounter.publish(
@@ -101,25 +105,42 @@ class Node(Driver):
         size = await self._mounter.grow(path, request.capacity_range.required_bytes)
         return v1.NodeExpandVolumeResponse(capacity_bytes=size)
 
-    async def _device(self, volume: str, named: str) -> str:
+    @asynccontextmanager
+    async def _device(self, volume: str, named: str) -> AsyncIterator[str]:
+        """The volume's disk, kept open: meanwhile nobody can take it away and give its name to another."""
         stable = self._paths.real(f"{BY_ID}/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}")
         named = self._paths.real(named) if named else ""
         deadline = clock.now() + DEVICE_TIMEOUT
-        while True:
-            found = await self._host.call(_disk, stable, named)
-            if found:
-                return found
+        while (found := await self._host.call(_opened, stable, named)) is None:
             if not named:
                 raise InvalidArgument("devicePath is missing in the publish context")
             if clock.now() >= deadline:
                 raise FailedPrecondition(f"the disk of {volume} has not appeared as {named}")
             await asyncio.sleep(GLANCE)
+        descriptor, device = found
+        try:
+            yield device
+        finally:
+            # The last one to close a disk writes out what the kernel holds of it.
+            await self._host.call(os.close, descriptor)
 
 
 def _check(capability: v1.VolumeCapability) -> None:
     why_not = parameters.why_not([capability])
     if why_not:
         raise InvalidArgument(f"volume capability not supported: {why_not}")
+
+
+def _opened(stable: str, named: str) -> tuple[int, str] | None:
+    device = _disk(stable, named)
+    if not device:
+        return None
+    descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    # Links go before the disk does: what they say now is true, and stays true while we have it open.
+    if _disk(stable, named) == device:
+        return descriptor, device
+    os.close(descriptor)
+    return None
 
 
 def _disk(stable: str, named: str) -> str:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from volplane.cluster.layout import Layout, Memory
+
 BIN = Path(sys.executable).parent
 VOLPLANE = str(BIN / "volplane")
 
@@ -70,14 +72,30 @@ class Up:
         assert self.process is not None
         if (code := self.process.poll()) is not None:
             raise Stuck(f"volplane up ended with {code}:\n{self.log()}")
+        return self.is_ready()
+
+    def is_ready(self) -> bool:
         ready = self.directory / "ready"
-        return ready.exists() and ready.read_text().strip() == str(self.process.pid)
+        return ready.exists() and ready.read_text().strip() == str(self.pid)
+
+    def memory(self) -> Memory:
+        """What it has written down for its next start."""
+        return Layout(self.directory).remembered()
 
     def kill(self) -> None:
         """kill -9: of the process alone, its containers go on."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def send(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
 
     def died(self, seconds: float = 30.0) -> None:
         assert self.process is not None

@@ -1,0 +1,290 @@
+"""A cluster that is killed at one fail point of the journey, started again, and judged at the end.
+
+The user's program (`journey`) never learns that anything happened but that nobody answered for a while. At
+the end the machine and both stores are searched for what a crash must not leave or have caused: the stores
+keep every revision, so a disk that was on two nodes for a moment is found even if nothing shows it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tests.support import machine
+from tests.support.journey import Journey, journey
+from tests.support.up import Up
+from volplane.api import codec
+from volplane.api.storage import VolumeAttachment
+from volplane.cloud.model import Volume, VolumeState
+from volplane.host.processes import exited
+
+
+class Phase(StrEnum):
+    START = "start"  # of a new cluster
+    JOURNEY = "journey"  # from the claim's creation to the last trace of it
+    STOP = "stop"  # a clean stop while a pod uses the volume
+
+
+class Point(Struct, frozen=True, order=True):
+    """`name#count`, counted in one process from the beginning of the phase."""
+
+    phase: Phase
+    name: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.phase}-{self.name}#{self.count}"
+
+
+class Outcome(Struct):
+    point: Point
+    passed: list[Point]  # the points of the phase that were met
+    seconds: float
+    died: bool = False
+    problems: list[str] = []
+    log: str = ""
+
+
+class Crashing:
+    """One run of the journey with at most one death in it."""
+
+    def __init__(self, point: Point, *, separate: bool = False) -> None:
+        self.point, self.separate = point, separate
+        self.up = Up(*(["--separate"] if separate else []), nodes=2)
+        self.directory = self.up.directory
+        self.logs = self.directory / "points"
+        self.stopping = self.directory / "stopping"
+        self.logs.mkdir()
+        self.first = True
+
+    async def run(self) -> Outcome:
+        began = time.monotonic()
+        problems: list[str] = []
+        log = ""
+        try:
+            async with journey(self.directory) as user:
+                try:
+                    await self._live(user)
+                    problems += await self._end()
+                except (Exception, asyncio.CancelledError) as error:
+                    problems.append(f"{user.step}: {type(error).__name__}: {error}")
+            passed = list(self.passed())
+            died = self.point in passed
+            problems += list(audit(self.directory)) if not problems else []
+            if problems:
+                log = self._evidence()
+            return Outcome(self.point, passed, time.monotonic() - began, died, problems, log)
+        finally:
+            await asyncio.to_thread(self.remove)
+
+    # --- the story
+
+    async def _live(self, user: Journey) -> None:
+        self.start()
+        keeping = asyncio.create_task(self._keep())
+        travelling = asyncio.create_task(self._travel(user))
+        try:
+            await asyncio.wait({keeping, travelling}, return_when=asyncio.FIRST_COMPLETED)
+            if not travelling.done():
+                keeping.result()  # raises: somebody died who was not to
+            await travelling
+        finally:
+            for task in (keeping, travelling):
+                task.cancel()
+            await asyncio.gather(keeping, travelling, return_exceptions=True)
+
+    async def _travel(self, user: Journey) -> None:
+        await self.ready()
+        await user.write()
+        if self.point.phase is Phase.STOP:
+            self.stopping.touch()
+            self.up.send(signal.SIGTERM)
+        await user.move()
+        await user.clean_up()
+
+    async def ready(self) -> None:
+        while not self.up.is_ready():  # noqa: ASYNC110 (another process says so)
+            await asyncio.sleep(0.02)
+
+    async def _keep(self) -> None:
+        """Start it again when it was killed, or when it was asked to stop and did; once."""
+        while True:
+            process = self.up.process
+            assert process is not None
+            await exited(process.pid)
+            code = process.wait()
+            expected = (-signal.SIGKILL, 0) if self.stopping.exists() else (-signal.SIGKILL,)
+            if not self.first or code not in expected:
+                raise AssertionError(f"volplane up ended with {code}")
+            self.first = False
+            self.start()
+
+    def start(self) -> None:
+        env = {}
+        if self.first:
+            env = {
+                "VOLPLANE_FAILPOINT": f"{self.point.name}#{self.point.count}",
+                "VOLPLANE_FAILPOINT_AFTER": self._from,
+                "VOLPLANE_FAILPOINT_LOG": str(self.logs / "%p"),
+            }
+        self.up.start(env, wait=False)
+
+    @property
+    def _from(self) -> str:
+        match self.point.phase:
+            case Phase.START:
+                return ""
+            case Phase.JOURNEY:
+                return str(self.directory / "ready")
+            case Phase.STOP:
+                return str(self.stopping)
+
+    def passed(self) -> Iterator[Point]:
+        for log in self.logs.iterdir():
+            counts: dict[str, int] = {}
+            for name in log.read_text().splitlines():
+                counts[name] = counts.get(name, 0) + 1
+                yield Point(self.point.phase, name, counts[name])
+
+    # --- the end
+
+    async def _end(self) -> list[str]:
+        """While it still serves: nothing of the volume is left; after a clean stop: nothing at all."""
+        problems = [f"while it runs: {found}" for found in await asyncio.to_thread(traces, self.directory)]
+        code = await asyncio.to_thread(self.up.stop)
+        if code == -signal.SIGKILL and self.first:  # at a point that only the stop passes
+            self.first = False
+            self.start()
+            await self.ready()
+            code = await asyncio.to_thread(self.up.stop)
+        if code:
+            problems.append(f"it stopped with {code}")
+        if left := await asyncio.to_thread(machine.leftovers, self.directory):
+            problems.append(f"after the stop: {left}")
+        return problems
+
+    def _evidence(self) -> str:
+        shown = self.up.log(200)
+        for log in sorted((self.directory / "run").glob("*.log")):
+            shown += f"\n--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+        if keep := os.environ.get("VOLPLANE_CRASH_KEEP"):
+            shutil.copytree(
+                self.directory,
+                f"{keep}/{self.directory.name}",
+                ignore=shutil.ignore_patterns("*.img", "*.sock", "n"),
+            )
+        return shown
+
+    def remove(self) -> None:
+        if self.up.process is not None and self.up.process.poll() is None:
+            self.up.kill()
+        machine.purge(self.directory)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+async def learn(phase: Phase, *, separate: bool = False) -> list[Point]:
+    """Every point that a run without a crash meets in this phase."""
+    run = Crashing(Point(phase, "none"), separate=separate)
+    if phase is not Phase.START:
+        outcome = await run.run()
+        assert not outcome.problems, f"{outcome.problems}\n{outcome.log}"
+        return sorted(set(outcome.passed))
+    try:
+        run.start()
+        await run.ready()
+        return sorted(set(run.passed()))
+    finally:
+        await asyncio.to_thread(run.remove)
+
+
+# --- what must not be found
+
+
+def traces(directory: Path) -> list[str]:
+    """What is left of a volume and its pods while the cluster runs."""
+    found = [f"loop device {entry}" for entry in machine.loop_devices(directory)]
+    found += [f"disk {file.name}" for file in (directory / "cloud" / "disks").iterdir()]
+    for node in (directory / "n").iterdir():
+        found += [f"mount {target}" for target in machine.mounts(node) if target != str(node)]
+        found += [f"container {entry.name}" for entry in (node / "containers").iterdir() if entry.is_dir()]
+        staged = node / "plugins" / "kubernetes.io" / "csi"
+        if staged.exists():
+            found += [f"staged {entry}" for entry in staged.rglob("vol_data.json")]
+        found += [f"device link {entry}" for entry in (node / "dev").rglob("*") if entry.is_symlink()]
+        found += [f"log of {entry.name}" for entry in (node / "logs").glob("default_*")]
+    return found
+
+
+def audit(directory: Path) -> Iterator[str]:
+    """What the histories tell that no state shows any more."""
+    yield from _ledger(directory / "cloud" / "state.db")
+    yield from _attachments(directory / "state.db")
+    for log in (directory / "up.log", directory / "run" / "cloud.log"):
+        if log.exists():
+            text = log.read_text(errors="replace")
+            yield from (f"in {log.name}: {line}" for line in text.splitlines() if _BAD.search(line))
+
+
+_BAD = re.compile(
+    r"refused: .* is attached to|refused: .* is still bound|Traceback \(most recent|never retrieved"
+)
+
+
+def _history(database: Path, prefix: str) -> list[tuple[str, bytes | None]]:
+    """Every revision of the keys, in order; None where one was deleted."""
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        query = "SELECT key, value, deleted FROM log WHERE key GLOB ? ORDER BY revision"
+        rows = connection.execute(query, (f"{prefix}*",)).fetchall()
+    finally:
+        connection.close()
+    return [(key, None if deleted else value) for key, value, deleted in rows]
+
+
+def _ledger(database: Path) -> Iterator[str]:
+    """One disk was ever given out, and it left a node before it came to the next."""
+    given, holder = set(), ""
+    live = set()
+    for key, value in _history(database, "/cloud/volumes/"):
+        if value is None:
+            live.discard(key)
+            continue
+        live.add(key)
+        volume = msgspec.json.decode(value, type=Volume)
+        if volume.state not in (VolumeState.CREATING, VolumeState.DELETING):
+            given.add(key)
+        now = volume.attachment.instance if volume.attachment else ""
+        if holder and now and now != holder:
+            yield f"{key} went from {holder} to {now} without a detach"
+        holder = now
+    if len(given) != 1:
+        yield f"disks given out: {sorted(given)}"
+    if live:
+        yield f"disks left in the ledger: {sorted(live)}"
+
+
+def _attachments(database: Path) -> Iterator[str]:
+    """No two nodes had the volume attached at the same revision, and one volume was made."""
+    attached: set[str] = set()
+    prefix = "/registry/volumeattachments.storage.k8s.io/"
+    for key, value in _history(database, prefix):
+        if value is not None and codec.load(VolumeAttachment, value, 1).status.attached:
+            attached.add(key)
+        else:
+            attached.discard(key)
+        if len(attached) > 1:
+            yield f"attached at the same time: {sorted(attached)}"
+    volumes = {key for key, _ in _history(database, "/registry/persistentvolumes/")}
+    if len(volumes) != 1:
+        yield f"volumes that were made: {sorted(volumes)}"

@@ -1,0 +1,77 @@
+"""What a cluster's directory has left on the machine: mounts in any namespace, loop devices, processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from volplane.host import devices
+
+
+def mounts(directory: Path) -> list[str]:
+    """Mount points below the directory, in the order in which they were made."""
+    place = str(directory)
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line.split()[4] for line in lines if place in line]
+
+
+def loop_devices(directory: Path) -> list[str]:
+    return [f"{device} {file}" for device, file in _bound(directory)]
+
+
+def _bound(directory: Path) -> list[tuple[str, str]]:
+    return [(d, f.removesuffix(devices.DELETED)) for d, f in devices.loops().items() if str(directory) in f]
+
+
+def processes(directory: Path) -> dict[int, str]:
+    """Whoever has the directory in its arguments, among its open files, or mounted."""
+    found = {}
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        if pid != os.getpid() and (why := next(_ties(pid, str(directory)), "")):
+            found[pid] = why
+    return found
+
+
+def _ties(pid: int, place: str) -> Iterator[str]:
+    with suppress(OSError):  # ended meanwhile
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        if place in arguments:
+            yield arguments
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if (file := os.readlink(f"/proc/{pid}/fd/{descriptor}")).startswith(place):
+                    yield f"{arguments} has {file} open"
+        if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
+            for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
+                if place in line:
+                    yield f"{arguments} has {line.split()[4]} mounted"
+
+
+def leftovers(directory: Path) -> dict[str, object]:
+    found = {
+        "mounts": mounts(directory),
+        "loop devices": loop_devices(directory),
+        "processes": processes(directory),
+    }
+    return {what: left for what, left in found.items() if left}
+
+
+def purge(directory: Path) -> None:
+    """After a failed test: give back what it took, whatever state it is in."""
+    for _ in range(10):
+        for pid in processes(directory):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for target in reversed(mounts(directory)):
+            subprocess.run(["umount", "-l", target], check=False, capture_output=True)
+        for device, file in _bound(directory):
+            with suppress(OSError):
+                devices.loop_detach(device, file)
+        if not leftovers(directory):
+            return
+        time.sleep(0.1)

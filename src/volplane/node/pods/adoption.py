@@ -14,6 +14,7 @@ from volplane.node.containers.base import KILLED, State
 from volplane.node.pods.records import Attempt, Record, all_containers
 from volplane.node.pods.runtimes import Runtimes, attempt_of, parts
 
+MARKER = "suspended"
 LOST = "The container could not be located when the node started again"
 
 
@@ -84,7 +85,13 @@ def _marked(record: Record, attempt: int | None) -> Record:
 # The node writes down what it stops for its own sake, before it stops it.
 
 
-def read_marker(path: str) -> dict[str, int]:
+def read_markers(directory: str) -> dict[str, dict[str, int]]:
+    """Of all pods below this directory; read once, because only an earlier life can have written one."""
+    found = {uid: _read_marker(os.path.join(directory, uid, MARKER)) for uid in os.listdir(directory)}
+    return {uid: marker for uid, marker in found.items() if marker}
+
+
+def _read_marker(path: str) -> dict[str, int]:
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read())

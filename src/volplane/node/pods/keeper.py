@@ -15,6 +15,7 @@ from volplane.api.core import Pod
 from volplane.client.client import Client
 from volplane.node.containers.base import ContainerError
 from volplane.node.manager import Waiting
+from volplane.node.pods.adoption import read_markers
 from volplane.node.pods.runtimes import parts
 from volplane.node.pods.worker import FORCED_GRACE, Leave, PodWorker, Shared
 from volplane.node.reconstruct import log_directories, pod_directories, remove_pod_directory
@@ -35,6 +36,8 @@ class Pods:
 
     async def start(self) -> None:
         """Workers for all pods that are known, then permission to clean up what belongs to none."""
+        site = self.shared.volumes.site
+        self.shared.interrupted = await site.host.call(read_markers, site.paths.real(site.paths.pods))
         await self.cache.synced()
         self._end = self.cache.subscribe(self._seen)
         await self._find_orphans()

@@ -21,7 +21,7 @@ from volplane.client.client import Client
 from volplane.host import Host
 from volplane.node.manager import Mounted, VolumeManager
 from volplane.node.pods import plan
-from volplane.node.pods.adoption import adopt, read_marker, write_marker
+from volplane.node.pods.adoption import MARKER, adopt, write_marker
 from volplane.node.pods.container import ContainerLoop, Kit
 from volplane.node.pods.pushing import StatusPusher
 from volplane.node.pods.records import NOTHING, Record, is_sidecar
@@ -49,6 +49,7 @@ class Shared:
 
     def __init__(self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str) -> None:
         self.client, self.volumes, self.kit, self.host_ip = client, volumes, kit, host_ip
+        self.interrupted: dict[str, dict[str, int]] = {}  # what an earlier life has stopped, by pod
 
 
 class PodWorker:
@@ -158,7 +159,7 @@ class PodWorker:
 
     async def _adopt(self) -> None:
         states = await self.shared.kit.runtimes.of_pod(self.uid)
-        interrupted = await self._host.call(read_marker, self._marker)
+        interrupted = self.shared.interrupted.get(self.uid, {})
         self.records = adopt(self.pod, states, interrupted, self.shared.kit.runtimes, clock.stamp())
         init = {c.name for c in self.pod.spec.init_containers}
         for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
@@ -258,6 +259,7 @@ class PodWorker:
             log.warning("%s", left)
         await self._host.call(_remove_logs, paths.real(paths.log_directory(*self._names)))
         self.shared.volumes.site.subpaths.discard(self.uid)
+        self.shared.interrupted.pop(self.uid, None)
         self.done = True
 
     async def _delete(self) -> None:
@@ -318,7 +320,7 @@ class PodWorker:
     @property
     def _marker(self) -> str:
         paths = self.shared.volumes.site.paths
-        return paths.real(f"{paths.pod(self.uid)}/suspended")
+        return paths.real(f"{paths.pod(self.uid)}/{MARKER}")
 
 
 def _remove_logs(path: str) -> None:

@@ -33,12 +33,12 @@ def _wall_seconds() -> float:
 
 def stamp(moment: datetime | None = None) -> str:
     """The API's Time: whole seconds."""
-    return (moment or wall()).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (moment or wall()).astimezone(UTC).isoformat(timespec="seconds")[:-6] + "Z"
 
 
 def microstamp(moment: datetime | None = None) -> str:
     """The API's MicroTime: always six digits, because Go refuses a Lease without them."""
-    return (moment or wall()).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return (moment or wall()).astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def parse(text: str) -> datetime:

@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import cache
 from typing import IO
 
 from volplane.base import clock
@@ -33,6 +34,7 @@ class Formatter(logging.Formatter):
         return line
 
 
+@cache
 def component(logger: str) -> str:
     """Whose line it is: `volplane.sidecars.attacher.controller` is the attacher's."""
     parts = logger.removeprefix("volplane.").split(".")

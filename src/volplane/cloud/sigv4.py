@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import lru_cache
 from urllib.parse import parse_qsl, quote
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "ec2"
 SKEW = timedelta(minutes=5)
 
+_STAMP = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 _FIELDS = re.compile(r"(Credential|SignedHeaders|Signature)=([^,\s]+)")
 
 
@@ -53,7 +55,7 @@ def verify(request: Signed, keys: Keys, now: datetime) -> None:
     if "host" not in names or "x-amz-date" not in names:
         raise _mismatch("'host' and 'x-amz-date' must be signed headers.")
     text = "\n".join([ALGORITHM, stamp, "/".join(scope), _digest(_canonical(request, names).encode())])
-    expected = hmac.new(_key(keys.secret, scope), text.encode(), hashlib.sha256).hexdigest()
+    expected = hmac.new(_key(keys.secret, tuple(scope)), text.encode(), hashlib.sha256).hexdigest()
     if not hmac.compare_digest(expected.encode(), fields["Signature"].encode()):
         raise _mismatch("Check your AWS Secret Access Key and signing method.")
 
@@ -69,7 +71,9 @@ def _authorization(header: str) -> dict[str, str]:
 
 def _check_time(stamp: str, now: datetime) -> None:
     try:
-        signed = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        if not _STAMP.fullmatch(stamp):
+            raise ValueError(stamp)
+        signed = datetime.fromisoformat(stamp)
     except ValueError:
         raise Refusal("IncompleteSignature", "X-Amz-Date is missing or malformed") from None
     if abs(now - signed) > SKEW:
@@ -87,7 +91,8 @@ def _canonical(request: Signed, names: list[str]) -> str:
     return "\n".join([request.method, path, query, headers, ";".join(names), _digest(request.body)])
 
 
-def _key(secret: str, scope: list[str]) -> bytes:
+@lru_cache(maxsize=16)  # the same all day long
+def _key(secret: str, scope: tuple[str, ...]) -> bytes:
     key = f"AWS4{secret}".encode()
     for part in scope:
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()

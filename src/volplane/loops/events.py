@@ -33,7 +33,7 @@ SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time ar
 BURST, REFILL = 25.0, 1 / 300.0  # per object and source
 TRIES, TRY_PAUSE = 12, 10.0  # while the server cannot be reached
 FLUSH = 2.0  # seconds that a stopping role gives its last events
-LULL = 0.1  # seconds before a note is written: what it tells of is under way, and needs the store more
+LULL = 0.25  # seconds before a note is written: what it tells of is under way, and needs the store more
 LONGEST_MESSAGE = 1024
 COMBINED = "(combined from similar events): "
 

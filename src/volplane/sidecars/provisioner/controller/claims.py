@@ -39,7 +39,7 @@ COMPONENT = "csi-provisioner"
 SAVING = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
 INFEASIBLE = 300.0  # seconds without a call after the driver called the arguments wrong
 UNDO_TRIES = 5
-BINDING = 0.25  # seconds that the binder has the claim to itself: it writes over the very version it has seen
+BINDING = 0.5  # seconds that the binder has the claim to itself: it writes over the very version it has seen
 
 
 class Attempt(Struct, frozen=True):

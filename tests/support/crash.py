@@ -76,7 +76,7 @@ class Crashing:
             async with journey(self.directory) as user:
                 try:
                     await self._live(user)
-                    problems += await self._end()
+                    problems += await self._end(await user.pods())
                 except (Exception, asyncio.CancelledError) as error:
                     problems.append(f"{user.step}: {type(error).__name__}: {error}")
             passed = list(self.passed())
@@ -159,9 +159,10 @@ class Crashing:
 
     # --- the end
 
-    async def _end(self) -> list[str]:
+    async def _end(self, pods: set[str]) -> list[str]:
         """While it still serves: nothing of the volume is left; after a clean stop: nothing at all."""
-        problems = [f"while it runs: {found}" for found in await asyncio.to_thread(traces, self.directory)]
+        found = await asyncio.to_thread(traces, self.directory, pods)
+        problems = [f"while it runs: {trace}" for trace in found]
         code = await asyncio.to_thread(self.up.stop)
         if code == -signal.SIGKILL and self.first:  # at a point that only the stop passes
             self.first = False
@@ -211,12 +212,14 @@ async def learn(phase: Phase, *, separate: bool = False) -> list[Point]:
 # --- what must not be found
 
 
-def traces(directory: Path) -> list[str]:
-    """What is left of a volume and its pods while the cluster runs."""
+def traces(directory: Path, pods: set[str]) -> list[str]:
+    """What is left of a volume and its pods while the cluster runs `pods`."""
     found = [f"loop device {entry}" for entry in machine.loop_devices(directory)]
     found += [f"disk {file.name}" for file in (directory / "cloud" / "disks").iterdir()]
     for node in (directory / "n").iterdir():
-        found += [f"mount {target}" for target in machine.mounts(node) if target != str(node)]
+        found += [f"pod {entry.name}" for entry in (node / "pods").iterdir() if entry.name not in pods]
+        theirs = tuple(f"{node}/pods/{uid}/" for uid in pods)
+        found += [f"mount {m}" for m in machine.mounts(node) if m != str(node) and not m.startswith(theirs)]
         found += [f"container {entry.name}" for entry in (node / "containers").iterdir() if entry.is_dir()]
         staged = node / "plugins" / "kubernetes.io" / "csi"
         if staged.exists():

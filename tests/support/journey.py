@@ -90,6 +90,10 @@ class Journey:
         await self.move()
         await self.clean_up()
 
+    async def pods(self) -> set[str]:
+        """The uids of all pods that there are."""
+        return {found.uid for found in await self._say("list the pods", lambda c: c.list(Pod))}
+
     # --- their parts
 
     async def _run(self, name: str, command: str) -> None:

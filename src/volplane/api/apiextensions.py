@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from volplane.api.meta import Resource
-from volplane.api.object import Object, Time, field, kept, keyed, merge
+from volplane.api.object import Number, Object, Time, field, kept, keyed, merge
 
 
 class CustomResourceDefinitionNames(Object):
@@ -39,9 +39,9 @@ class JSONSchemaProps(Object):
     format: str = ""
     title: str = ""
     default: Any = None
-    maximum: float | None = None
+    maximum: Number | None = None
     exclusive_maximum: bool = False
-    minimum: float | None = None
+    minimum: Number | None = None
     exclusive_minimum: bool = False
     max_length: int | None = None
     min_length: int | None = None
@@ -49,7 +49,7 @@ class JSONSchemaProps(Object):
     max_items: int | None = None
     min_items: int | None = None
     unique_items: bool = False
-    multiple_of: float | None = None
+    multiple_of: Number | None = None
     enum: tuple[Any, ...] = ()
     max_properties: int | None = None
     min_properties: int | None = None

@@ -6,6 +6,9 @@ for objects goes by `Kind`, never by Struct alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from msgspec import Struct
 
 from volplane.api import (
@@ -44,6 +47,9 @@ class Subresource(Struct, frozen=True):
     version: str = ""
 
 
+Clean = Callable[[dict[str, Any]], list[str]]
+
+
 class Kind(Struct, frozen=True):
     """One kind in one version."""
 
@@ -57,10 +63,18 @@ class Kind(Struct, frozen=True):
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = CRUD
     subresources: tuple[Subresource, ...] = ()
+    # Of a custom kind, which has no type to say these:
+    one: str = ""  # singular, where it is not just the kind
+    many: str = ""  # the kind of its lists, likewise
+    clean: Clean | None = None  # removes from plain data what the kind does not know, and names it
 
     @property
     def singular(self) -> str:
-        return self.kind.lower()
+        return self.one or self.kind.lower()
+
+    @property
+    def list_kind(self) -> str:
+        return self.many or f"{self.kind}List"
 
     @property
     def api_version(self) -> str:

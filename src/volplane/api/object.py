@@ -25,6 +25,7 @@ Time = Annotated[str, Meta(extra={"format": "date-time"})]
 MicroTime = Annotated[str, Meta(extra={"format": "micro-time"})]
 Quantity = Annotated[str, Meta(extra={"format": "quantity"})]
 IntOrString = Annotated[int | str, Meta(extra={"format": "int-or-string"})]
+Number = int | float  # a whole number stays one on the wire
 
 
 def kept(*, factory: Callable[[], T], name: str | None = None) -> T:
@@ -109,7 +110,8 @@ def _field(attribute: str, name: str, hint: Any, *, always: bool = False) -> Fie
     if notes.get("format") != "int-or-string" and get_origin(hint) in (Union, types.UnionType):
         rest = [a for a in get_args(hint) if a is not type(None)]
         # `IntOrString | None` is flattened by typing into three members.
-        inner = _field(attribute, name, rest[0] if len(rest) == 1 else IntOrString, always=always)
+        alone = float if float in rest else rest[0] if len(rest) == 1 else IntOrString
+        inner = _field(attribute, name, alone, always=always)
         return msgspec.structs.replace(inner, pointer=True, **_notes(notes))
     made = Field(attribute, name, *_shape(hint, notes), always=always)
     return msgspec.structs.replace(made, **_notes(notes))

@@ -95,7 +95,7 @@ def _transformed(
 ) -> bytes:
     match wanted.transform:
         case "Table":
-            table = tables.render(entry.kind, [obj()], include or "Metadata", columns)
+            table = tables.render(entry.kind, [obj()], include or "Metadata", columns, entry.strategy.printer)
             table["apiVersion"] = f"meta.k8s.io/{wanted.version}"
             return _encoder.encode(table)
         case "PartialObjectMetadata":
@@ -122,7 +122,7 @@ def listed(entry: Entry, found: Listed, wanted: Wanted, include: str = "") -> Re
     match wanted.transform:
         case "Table":
             objects = [entry.feed.object(r) for r in found.records]
-            table = tables.render(entry.kind, objects, include or "Metadata", True)
+            table = tables.render(entry.kind, objects, include or "Metadata", True, entry.strategy.printer)
             table = {**table, "apiVersion": f"meta.k8s.io/{wanted.version}", "metadata": meta}
             return body(wanted, 200, _encoder.encode(table))
         case "PartialObjectMetadataList":

@@ -140,6 +140,7 @@ class App:
         if target.subresource == "proxy":
             return await self.streams.proxy(self.backend, target.name, target.below, request)
         call = self._call(request, user, entry, verb, target)
+        call.warnings.extend(entry.strategy.warnings)
         seen.warnings = call.warnings
         return await self._serve(request, entry, call)
 

@@ -54,15 +54,27 @@ class Backend:
 
     async def create(self, call: Call, entry: Entry, key: str, value: bytes) -> int:
         with _Door(call, entry, key):
-            return await self.store.create(key, value)
+            revision = await self.store.create(key, value)
+        await _followed(entry, revision)
+        return revision
 
     async def update(self, call: Call, entry: Entry, record: Record, value: bytes) -> int:
         with _Door(call, entry, record.key):
-            return await self.store.update(record.key, value, revision=record.revision)
+            revision = await self.store.update(record.key, value, revision=record.revision)
+        await _followed(entry, revision)
+        return revision
 
     async def delete(self, call: Call, entry: Entry, record: Record) -> Event:
         with _Door(call, entry, record.key):
-            return await self.store.delete(record.key, revision=record.revision)
+            event = await self.store.delete(record.key, revision=record.revision)
+        await _followed(entry, event.revision)
+        return event
+
+
+async def _followed(entry: Entry, revision: int) -> None:
+    """Whoever defines a kind finds it served when the answer comes."""
+    if entry.follow is not None:
+        await entry.follow(revision)
 
 
 class _Door:

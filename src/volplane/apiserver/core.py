@@ -6,7 +6,9 @@ This is the whole server for tests and simulations on a virtual clock; `server.S
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+from volplane.api.apiextensions import CustomResourceDefinition
 from volplane.api.core import PersistentVolume, Pod
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from volplane.api.storage import VolumeAttachment
@@ -23,6 +25,7 @@ from volplane.apiserver.auth.rbac.index import Rbac
 from volplane.apiserver.auth.users import ADMIN
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.bootstrap import bootstrap
+from volplane.apiserver.crd.keeper import Keeper
 from volplane.apiserver.housekeeping import keep_house
 from volplane.apiserver.local import Local
 from volplane.apiserver.registry import Registry
@@ -44,6 +47,10 @@ class Core:
         self._following = Following(self.backend)
         self._following.feed(graph, Pod, PersistentVolume, VolumeAttachment)
         self._following.feed(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)
+        self._keeper = Keeper(self.backend)
+        self._following.feed(self._keeper, CustomResourceDefinition)
+        definitions = self.backend.registry.of(CustomResourceDefinition)
+        definitions.follow = partial(self._following.reached, CustomResourceDefinition)
         self._aggregation = Aggregation(self.backend, self.rbac.cluster_roles)
         self._following.feed(self._aggregation, ClusterRole)
         self._tasks: list[asyncio.Task[None]] = []
@@ -67,3 +74,4 @@ class Core:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._following.close()
+        await self._keeper.close()

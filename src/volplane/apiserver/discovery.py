@@ -18,6 +18,7 @@ from msgspec import Struct
 from volplane.api.errors import MethodNotAllowed, NotFound
 from volplane.api.kinds import Kind, Subresource
 from volplane.apiserver.registry import Registry
+from volplane.apiserver.versions import preference
 from volplane.web import Request, Response
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -134,7 +135,7 @@ def grouped(kinds: Iterable[Kind]) -> Groups:
         found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
     ordered = sorted(found, key=lambda name: (_rank(name), name))
     return {
-        name: {v: sorted(found[name][v], key=lambda k: k.plural) for v in sorted(found[name], key=_stability)}
+        name: {v: sorted(found[name][v], key=lambda k: k.plural) for v in sorted(found[name], key=preference)}
         for name in ordered
     }
 
@@ -143,15 +144,6 @@ def _rank(group: str) -> int:
     if not group:
         return -1
     return _PRIORITY.index(group) if group in _PRIORITY else len(_PRIORITY)
-
-
-def _stability(version: str) -> tuple[int, int, str]:
-    """v2 before v1 before v1beta2 before v1beta1 before v1alpha1."""
-    number, word = "", version.removeprefix("v")
-    while word[:1].isdigit():
-        number, word = number + word[0], word[1:]
-    stage = 0 if not word else 1 if word.startswith("beta") else 2
-    return stage, -int(number or 0), word
 
 
 # The old form: one document per group version

@@ -29,8 +29,8 @@ from volplane.web import Request, Response
 Handler = Callable[[Backend, Entry, Call, Request], Awaitable[Response]]
 
 
-def _wanted(request: Request) -> Wanted:
-    return negotiate(request.headers.get("accept"))
+def _wanted(entry: Entry, request: Request) -> Wanted:
+    return negotiate(request.headers.get("accept"), numbered=entry.kind.type is not None)
 
 
 def _decoded(entry: Entry, call: Call, request: Request) -> object:
@@ -43,19 +43,19 @@ def _decoded(entry: Entry, call: Call, request: Request) -> object:
 
 
 async def on_create(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(request)
+    wanted = _wanted(entry, request)
     outcome = await create(backend, entry, call, _decoded(entry, call, request))
     return answers.written(outcome, wanted, options.include_object(request.query))
 
 
 async def on_update(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(request)
+    wanted = _wanted(entry, request)
     outcome = await update(backend, entry, call, _decoded(entry, call, request))
     return answers.written(outcome, wanted, options.include_object(request.query))
 
 
 async def on_patch(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(request)
+    wanted = _wanted(entry, request)
     validation = options.field_validation(request.query, "patch")
     content_type = request.headers.get("content-type")
     outcome = await patch(backend, entry, call, content_type, request.body, validation=validation)
@@ -63,20 +63,20 @@ async def on_patch(backend: Backend, entry: Entry, call: Call, request: Request)
 
 
 async def on_get(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(request)
+    wanted = _wanted(entry, request)
     found = await get(backend, entry, call, version=request.query.get("resourceVersion"))
     return answers.record(entry, found, wanted, options.include_object(request.query))
 
 
 async def on_list(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(request)
+    wanted = _wanted(entry, request)
     asked = options.list_options(request.query, entry.facts)
     found = await list_records(backend, entry, call, asked)
     return answers.listed(entry, found, wanted, options.include_object(request.query))
 
 
 async def on_delete(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(request)
+    wanted = _wanted(entry, request)
     how = options.delete_options(request)
     dry = call.dry_run or bool(how.dry_run)
     outcome = await delete(backend, entry, structs.replace(call, dry_run=dry), how)
@@ -91,7 +91,7 @@ async def on_delete(backend: Backend, entry: Entry, call: Call, request: Request
 
 
 async def on_delete_collection(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(request)
+    wanted = _wanted(entry, request)
     how = options.delete_options(request)
     call = structs.replace(call, dry_run=call.dry_run or bool(how.dry_run))
     asked = options.list_options(request.query, entry.facts)
@@ -99,7 +99,7 @@ async def on_delete_collection(backend: Backend, entry: Entry, call: Call, reque
 
 
 async def on_watch(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(request)
+    wanted = _wanted(entry, request)
     asked = options.watch_options(request.query, entry.facts)
     lines = answers.Lines(entry, wanted, options.include_object(request.query))
     return Response(status=200, headers=answers.HEADERS, body=_stream(backend, entry, call, asked, lines))
@@ -129,7 +129,9 @@ async def on_post(post: Post, backend: Backend, entry: Entry, call: Call, reques
     call.warnings.extend(warnings)
     await backend.admission.post(call, obj)
     made = await post.act(backend, entry, call, obj)
-    return answers.success(201) if made is None else answers.body(_wanted(request), 201, codec.encode(made))
+    if made is None:
+        return answers.success(201)
+    return answers.body(_wanted(entry, request), 201, codec.encode(made))
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -28,10 +28,13 @@ PLAIN = Wanted()
 
 
 @lru_cache(maxsize=256)
-def negotiate(accept: str) -> Wanted:
+def negotiate(accept: str, *, numbered: bool = True) -> Wanted:
+    """`numbered`: the kind has protobuf numbers, so that a client who asks for protobuf knows it at all."""
     if accept in ("", "*/*", JSON):
         return PLAIN
     for clause in _clauses(accept):
+        if clause[0] == PROTOBUF and not numbered and "as" not in clause[1]:
+            continue
         wanted = _served(clause)
         if wanted is not None:
             return wanted

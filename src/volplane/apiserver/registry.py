@@ -6,18 +6,21 @@ that discovery and OpenAPI know when what they have rendered is out of date.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.apiserver.feed import Feed
-from volplane.apiserver.selection import Glance, Selection
+from volplane.apiserver.selection import Selection
 from volplane.apiserver.shape import Shape
 from volplane.apiserver.strategy import AnyStrategy
+from volplane.base import clock
 
 StrategyOf = Callable[[Kind], AnyStrategy]
+Follow = Callable[[int], Awaitable[None]]  # returns when this server acts by what was written
 
 
 class Entry:
@@ -30,9 +33,22 @@ class Entry:
         self.shape: Shape[Any] = strategy.shape
         self.resource = kind.resource
         self.prefix = f"/registry/{kind.resource}/"
-        self.glance = Glance(self.facts.fields)
+        self.glance = strategy.glance()
         self.feed = Feed(self.shape, self.glance)
-        self.list_head = f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}","metadata":'.encode()
+        self.list_head = f'{{"kind":"{kind.list_kind}","apiVersion":"{kind.api_version}","metadata":'.encode()
+        self._retired = False
+        self.watching: set[asyncio.Timeout] = set()  # watches that wait for an event
+        self.follow: Follow | None = None
+
+    def is_retired(self) -> bool:
+        return self._retired
+
+    def retire(self) -> None:
+        """It is no longer served, or not like this: whoever watches must begin anew."""
+        self._retired = True
+        for timeout in self.watching:
+            if not timeout.expired():
+                timeout.reschedule(clock.now())
 
     def scope(self, namespace: str) -> str:
         """The keys of one namespace, or of all."""
@@ -59,7 +75,10 @@ class Registry:
             self.add(kind)
 
     def add(self, kind: Kind, strategy: AnyStrategy | None = None) -> Entry:
+        """One that was served at this place before is replaced."""
         entry = Entry(kind, strategy or self._strategy_of(kind))
+        if (before := self.find(kind.group, kind.version, kind.plural)) is not None:
+            before.retire()
         self._paths[kind.group, kind.version, kind.plural] = entry
         if kind.type is not None:
             self._types[kind.type] = entry
@@ -67,7 +86,7 @@ class Registry:
         return entry
 
     def remove(self, kind: Kind) -> None:
-        del self._paths[kind.group, kind.version, kind.plural]
+        self._paths.pop((kind.group, kind.version, kind.plural)).retire()
         if kind.type is not None:
             del self._types[kind.type]
         self.version += 1

@@ -36,7 +36,7 @@ class Glance:
 
     def read(self, value: bytes) -> Values:
         seen = self._decoder.decode(OPENING + value)
-        fields = {label: _text(_follow(seen, way), absent) for label, way, absent in self._fields}
+        fields = {label: as_text(_follow(seen, way), absent) for label, way, absent in self._fields}
         return _follow(seen, self._labels) or {}, fields
 
 
@@ -112,7 +112,8 @@ def _follow(seen: Any, way: tuple[str, ...]) -> Any:
     return seen
 
 
-def _text(value: Any, absent: str) -> str:
+def as_text(value: Any, absent: str = "") -> str:
+    """A value as selectors compare it."""
     match value:
         case None:
             return absent

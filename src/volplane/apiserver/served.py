@@ -12,7 +12,6 @@ _NOT_YET = frozenset(
     {
         "certificatesigningrequests",
         "cronjobs",
-        "customresourcedefinitions",
         "limitranges",
         "podtemplates",
         "replicationcontrollers",

@@ -17,15 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
+from volplane.api.autoscaling import Scale
 from volplane.api.errors import Cause
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.apiserver.facts import Facts, facts_of
+from volplane.apiserver.selection import Glance
 from volplane.apiserver.shape import Shape, shape_of
+
+if TYPE_CHECKING:
+    from volplane.apiserver.tables.columns import Printer  # whose package knows the strategies
 
 O = TypeVar("O")  # noqa: E741 - a Resource for built-in kinds, a dict for custom resources
 R = TypeVar("R", bound=Resource)
@@ -64,13 +69,35 @@ class Call(Struct):
     warnings: list[str] = field(default_factory=list)  # hooks append; each becomes a Warning header
 
 
+class Scaling(Protocol):
+    """/scale of a kind that is not typed."""
+
+    def view(self, obj: Any) -> Scale: ...
+
+    def current(self, obj: Any) -> Scale:
+        """What a change starts from."""
+        ...
+
+    def set(self, obj: Any, replicas: int) -> Any: ...
+
+
 class Strategy(Generic[O]):
     """The behaviour of a kind without rules of its own."""
+
+    # Of a custom kind:
+    schema: Mapping[str, Any] | None = None  # its structural schema
+    printer: Printer | None = None  # what it shows of itself in tables
+    scaling: Scaling | None = None  # where its replicas stand
+    warnings: tuple[str, ...] = ()  # what every answer about it carries
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.facts: Facts = facts_of(kind)  # what section C of the contract says in tables: see facts.py
         self.shape: Shape[O] = shape_of(kind)
+
+    def glance(self) -> Glance:
+        """How selectors read stored objects of the kind."""
+        return Glance(self.facts.fields)
 
     # Defaults
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any, Protocol
 
 from volplane.api.meta import Resource
@@ -19,6 +20,7 @@ from volplane.store import Closed, Event, StoreError
 log = logging.getLogger(__name__)
 
 PAUSE = 1.0  # seconds before a store that refuses is asked again
+PATIENCE = 5.0  # seconds a writer waits for what it wrote to be seen
 
 
 class Index(Protocol):
@@ -33,6 +35,7 @@ class Following:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._indexes: dict[type[Resource], list[Index]] = {}
+        self._kinds: dict[type[Resource], _Kind] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def feed(self, index: Index, *types: type[Resource]) -> None:
@@ -42,14 +45,23 @@ class Following:
     async def start(self) -> None:
         """All indexes are complete when this returns."""
         for type, indexes in self._indexes.items():
-            kind = _Kind(self._backend, type, indexes)
+            kind = self._kinds[type] = _Kind(self._backend, type, indexes)
             revision = await kind.list()
             self._tasks.append(asyncio.create_task(kind.follow(revision), name=f"index of {type.__name__}"))
+
+    async def reached(self, type: type[Resource], revision: int) -> None:
+        """Until the indexes have seen this revision of a kind, or a moment has passed."""
+        kind = self._kinds.get(type)
+        if kind is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await kind.reached(revision)
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._kinds.clear()
 
 
 class _Kind:
@@ -59,6 +71,8 @@ class _Kind:
         self._entry: Entry = backend.registry.of(type)
         self._indexes = indexes
         self._keys: set[str] = set()
+        self._revision = 0
+        self._moved = asyncio.Event()
 
     async def list(self) -> int:
         listing = await self._store.list(self._entry.prefix)
@@ -67,6 +81,7 @@ class _Kind:
             self._drop(gone)
         for record in listing.records:
             self._put(self._key(record.key), self._entry.feed.object(record))
+        self._reach(listing.revision)
         return listing.revision
 
     async def follow(self, revision: int) -> None:
@@ -90,6 +105,16 @@ class _Kind:
             async for batch in watch:
                 for event in batch:
                     self._tell(event)
+                self._reach(batch[-1].revision)
+
+    def _reach(self, revision: int) -> None:
+        self._revision = max(self._revision, revision)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def reached(self, revision: int) -> None:
+        while self._revision < revision:
+            await self._moved.wait()
 
     def _tell(self, event: Event) -> None:
         key = self._key(event.key)

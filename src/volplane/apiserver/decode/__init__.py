@@ -81,7 +81,8 @@ def canonical(
 def typed(kind: Kind, data: dict[str, Any]) -> tuple[Any, list[str]]:
     """The object of a kind from plain data (changed on the way), and what is wrong with its fields."""
     if kind.type is None:
-        return data, []
+        found = kind.clean(data) if kind.clean is not None else []
+        return data, [f'unknown field "{path}"' for path in found]
     return plain(kind.type, data)
 
 

@@ -8,7 +8,7 @@ client is sent to the new address.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -18,8 +18,12 @@ import msgspec
 from msgspec import Struct
 
 from volplane.api.errors import MethodNotAllowed, NotFound
+from volplane.api.kinds import Kind
+from volplane.api.meta import ObjectMeta
+from volplane.apiserver.crd.custom.publish import model
 from volplane.apiserver.discovery import grouped
 from volplane.apiserver.openapi import gnostic, v2, v3
+from volplane.apiserver.openapi.schemas import Custom, name_of
 from volplane.apiserver.registry import Registry
 from volplane.base import clock
 from volplane.web import Request, Response
@@ -63,7 +67,9 @@ class Documents:
         kinds = self.group_versions.get(group_version)
         if kinds is None:
             raise NotFound.path()
-        return self.get(group_version, lambda: msgspec.json.encode(v3.document(kinds)))
+        return self.get(
+            group_version, lambda: msgspec.json.encode(v3.document(kinds, self._custom(v2=False)))
+        )
 
     def root(self) -> Document:
         return self.get("root", self._root)
@@ -78,7 +84,17 @@ class Documents:
         return self.get("v2", lambda: msgspec.json.encode(self._v2()))
 
     def _v2(self) -> dict[str, Any]:
-        return v2.document(self._registry.kinds())
+        return v2.document(self._registry.kinds(), self._custom(v2=True))
+
+    def _custom(self, *, v2: bool) -> Custom:
+        """Custom kinds are published as their definitions describe them."""
+        meta = {"$ref": name_of(ObjectMeta)}
+
+        def published(kind: Kind) -> Mapping[str, Any]:
+            entry = self._registry.find(kind.group, kind.version, kind.plural)
+            return model(entry.strategy.schema if entry is not None else None, meta, v2=v2)
+
+        return published
 
 
 _rendered: WeakKeyDictionary[Registry, Documents] = WeakKeyDictionary()

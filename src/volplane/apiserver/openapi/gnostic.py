@@ -85,8 +85,11 @@ def _schema(schema: Mapping[str, Any]) -> bytes:
         if key in schema:
             out += _text(number, schema[key])
     out += b"".join(_text(19, name) for name in schema.get("required", ()))
-    if "additionalProperties" in schema:
-        out += _field(21, _field(1, _schema(schema["additionalProperties"])))
+    others = schema.get("additionalProperties")
+    if isinstance(others, Mapping):
+        out += _field(21, _field(1, _schema(others)))
+    elif others is not None:
+        out += _field(21, bytes([2 << 3, others]))
     if "type" in schema:
         out += _field(22, _text(1, schema["type"]))
     if "items" in schema:

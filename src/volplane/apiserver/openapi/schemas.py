@@ -6,13 +6,13 @@ with the bare name; `spec` puts the prefix of its version before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from volplane.api import kinds
 from volplane.api.kinds import Kind
-from volplane.api.meta import DeleteOptions, ListMeta, Resource, Status
+from volplane.api.meta import DeleteOptions, ListMeta, ObjectMeta, Resource, Status
 from volplane.api.object import Field, Object, schema
 from volplane.apiserver.decode.numbers import width
 from volplane.apiserver.openapi.required import LESS, MORE
@@ -50,6 +50,9 @@ LEAVES: Mapping[str, dict[str, Any]] = {
 }
 
 
+Custom = Callable[[Kind], Mapping[str, Any]]  # what is published of a custom kind
+
+
 def package(of: type[Object]) -> str:
     """The prefix of a type's name, from the file of its group."""
     group = of.__module__.split(".")[2]
@@ -61,22 +64,33 @@ def name_of(of: type[Object]) -> str:
 
 
 def list_name(kind: Kind) -> str:
-    assert kind.type is not None
-    return f"{name_of(kind.type)}List"
+    return f"{name_of(kind.type)}List" if kind.type is not None else f"{_reversed(kind)}.{kind.list_kind}"
+
+
+def model_name(kind: Kind) -> str:
+    """The definition of a kind; a custom one is named after its group, version and kind."""
+    return name_of(kind.type) if kind.type is not None else f"{_reversed(kind)}.{kind.kind}"
+
+
+def _reversed(kind: Kind) -> str:
+    return f"{'.'.join(reversed(kind.group.split('.')))}.{kind.version}"
 
 
 def gvk(kind: Kind) -> dict[str, str]:
     return {"group": kind.group, "kind": kind.kind, "version": kind.version}
 
 
-def definitions(served: Iterable[Kind]) -> dict[str, dict[str, Any]]:
+def definitions(served: Iterable[Kind], custom: Custom) -> dict[str, dict[str, Any]]:
     """The definitions of these kinds, their lists, and everything they are made of."""
     found: dict[str, dict[str, Any]] = {}
     for kind in served:
         if kind.type is not None:
             _collect(kind.type, found)
-            if "list" in kind.verbs:
-                found[list_name(kind)] = _list(kind)
+        else:
+            found[model_name(kind)] = {**custom(kind), "x-kubernetes-group-version-kind": [gvk(kind)]}
+            _collect(ObjectMeta, found)
+        if "list" in kind.verbs:
+            found[list_name(kind)] = _list(kind)
     for needed in (ListMeta, DeleteOptions, Status):
         _collect(needed, found)
     return dict(sorted({**found, **LEAVES}.items()))
@@ -166,11 +180,10 @@ def _shape(field: Field, owner: str, name: str) -> dict[str, Any]:
 
 
 def _list(kind: Kind) -> dict[str, Any]:
-    assert kind.type is not None
-    items = {"type": "array", "items": {"$ref": name_of(kind.type)}}
+    items = {"type": "array", "items": {"$ref": model_name(kind)}}
     return {
         "type": "object",
         "properties": {**_TYPE_META, "items": items, "metadata": {"$ref": name_of(ListMeta)}},
         "required": ["items"],
-        "x-kubernetes-group-version-kind": [{**gvk(kind), "kind": f"{kind.kind}List"}],
+        "x-kubernetes-group-version-kind": [{**gvk(kind), "kind": kind.list_kind}],
     }

@@ -7,19 +7,19 @@ from typing import Any
 
 from volplane.api.kinds import Kind
 from volplane.apiserver import patch
-from volplane.apiserver.openapi.schemas import definitions, gvk
+from volplane.apiserver.openapi.schemas import Custom, definitions, gvk
 from volplane.apiserver.openapi.v3 import item_path, operation_id, prefixed
 
 _PREFIX = "#/definitions/"
 
 
-def document(served: Iterable[Kind]) -> dict[str, Any]:
+def document(served: Iterable[Kind], custom: Custom) -> dict[str, Any]:
     kinds = list(served)
     return {
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": "v1.35.8"},
         "paths": {item_path(k): {"patch": _patch(k)} for k in kinds if "patch" in k.verbs},
-        "definitions": {name: prefixed(body, _PREFIX) for name, body in definitions(kinds).items()},
+        "definitions": {name: prefixed(body, _PREFIX) for name, body in definitions(kinds, custom).items()},
     }
 
 

@@ -12,7 +12,16 @@ from typing import Any
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, Status
 from volplane.apiserver import patch
-from volplane.apiserver.openapi.schemas import INT_OR_STRING, PATCH, definitions, gvk, list_name, name_of
+from volplane.apiserver.openapi.schemas import (
+    INT_OR_STRING,
+    PATCH,
+    Custom,
+    definitions,
+    gvk,
+    list_name,
+    model_name,
+    name_of,
+)
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -20,9 +29,9 @@ _PREFIX = "#/components/schemas/"
 _INT_OR_STRING = {"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]}
 
 
-def document(served: Iterable[Kind]) -> dict[str, Any]:
+def document(served: Iterable[Kind], custom: Custom) -> dict[str, Any]:
     kinds = list(served)
-    schemas = {**definitions(kinds), INT_OR_STRING: _INT_OR_STRING}
+    schemas = {**definitions(kinds, custom), INT_OR_STRING: _INT_OR_STRING}
     paths: dict[str, Any] = {}
     for kind in kinds:
         paths |= _paths(kind)
@@ -57,13 +66,13 @@ def collection_path(kind: Kind) -> str:
 
 
 def _paths(kind: Kind) -> dict[str, Any]:
-    everything = {"list": ("get", _read(kind, "list", list_name(kind) if kind.type else ""))}
+    everything = {"list": ("get", _read(kind, "list", list_name(kind)))}
     collection = everything | {
         "create": ("post", _write(kind, "post")),
         "deletecollection": ("delete", _delete(kind, "deletecollection")),
     }
     item = {
-        "get": ("get", _read(kind, "get", _schema(kind))),
+        "get": ("get", _read(kind, "get", model_name(kind))),
         "update": ("put", _write(kind, "put")),
         "patch": ("patch", _patch(kind)),
         "delete": ("delete", _delete(kind, "delete")),
@@ -74,16 +83,12 @@ def _paths(kind: Kind) -> dict[str, Any]:
     }
     if kind.namespaced and "list" in kind.verbs:
         everywhere = f"{kind.base_path}/{kind.plural}"
-        paths[everywhere] = {"get": _read(kind, "list", list_name(kind) if kind.type else "")}
+        paths[everywhere] = {"get": _read(kind, "list", list_name(kind))}
     for below in kind.subresources:
         if not below.kind and "patch" in below.verbs:
             part = {"get": item["get"], "update": item["update"], "patch": item["patch"]}
             paths[f"{item_path(kind)}/{below.name}"] = _operations(kind, part, named=True)
     return {path: operations for path, operations in paths.items() if operations}
-
-
-def _schema(kind: Kind) -> str:
-    return name_of(kind.type) if kind.type is not None else ""
 
 
 def _operations(kind: Kind, offered: Mapping[str, tuple[str, Any]], *, named: bool = False) -> dict[str, Any]:
@@ -133,7 +138,7 @@ _LIST_QUERY = (
 def _operation(
     kind: Kind, action: str, answer: str, query: Iterable[str], code: str = "200"
 ) -> dict[str, Any]:
-    body = {"schema": {"$ref": f"{_PREFIX}{answer}"}} if answer else {"schema": {"type": "object"}}
+    body = {"schema": {"$ref": f"{_PREFIX}{answer}"}}
     return {
         "operationId": operation_id(kind, action),
         "parameters": _query(*query),
@@ -154,13 +159,13 @@ def _read(kind: Kind, action: str, answer: str) -> dict[str, Any]:
 
 
 def _write(kind: Kind, action: str) -> dict[str, Any]:
-    made = _operation(kind, action, _schema(kind), _WRITE_QUERY, "201" if action == "post" else "200")
-    body = {"schema": {"$ref": f"{_PREFIX}{_schema(kind)}"}} if kind.type is not None else {}
+    made = _operation(kind, action, model_name(kind), _WRITE_QUERY, "201" if action == "post" else "200")
+    body = {"schema": {"$ref": f"{_PREFIX}{model_name(kind)}"}}
     return {**made, "requestBody": {"required": True, "content": {JSON: body, YAML: body}}}
 
 
 def _patch(kind: Kind) -> dict[str, Any]:
-    made = _operation(kind, "patch", _schema(kind), (*_WRITE_QUERY, "force"))
+    made = _operation(kind, "patch", model_name(kind), (*_WRITE_QUERY, "force"))
     body = {"schema": {"$ref": f"{_PREFIX}{PATCH}"}}
     content = {media: body for media in patch.accepted(kind)}
     return {**made, "requestBody": {"required": True, "content": content}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from volplane.api.kinds import Kind
+from volplane.apiserver.crd.definition.strategy import DefinitionStrategy
 from volplane.apiserver.strategies.attachments import AttachmentStrategy
 from volplane.apiserver.strategies.budgets import BudgetRules
 from volplane.apiserver.strategies.claims import ClaimStrategy
@@ -40,6 +41,7 @@ from volplane.apiserver.strategy import AnyStrategy, Strategy
 
 _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "pods": PodStrategy,
+    "customresourcedefinitions.apiextensions.k8s.io": DefinitionStrategy,
     "persistentvolumeclaims": ClaimStrategy,
     "persistentvolumes": VolumeStrategy,
     "namespaces": NamespaceStrategy,

@@ -16,7 +16,7 @@ from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
 from volplane.apiserver.registry import Entry
-from volplane.apiserver.strategy import Call
+from volplane.apiserver.strategy import Call, Scaling
 from volplane.apiserver.verbs.update import check_name, modify
 from volplane.store import Record
 from volplane.web import Request, Response
@@ -30,9 +30,28 @@ async def serve(backend: Backend, entry: Entry, call: Call, request: Request) ->
         record = await backend.record(entry, call.namespace, call.name)
         if record is None:
             raise NotFound.of(entry.kind, call.name)
-        return answers.body(wanted, 200, codec.encode(scale_of(entry.feed.object(record))))
+        return answers.body(wanted, 200, codec.encode(scaling_of(entry).view(entry.feed.object(record))))
     outcome = await modify(backend, entry, call, _change(entry, call, request))
-    return answers.body(wanted, 200, codec.encode(scale_of(outcome.obj)))
+    return answers.body(wanted, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
+
+
+def scaling_of(entry: Entry) -> Scaling:
+    """Workloads are alike; a custom kind says where its replicas stand."""
+    return entry.strategy.scaling or WORKLOAD
+
+
+class _Workload:
+    def view(self, workload: Any) -> Scale:
+        return scale_of(workload)
+
+    def current(self, workload: Any) -> Scale:
+        return scale_of(workload)
+
+    def set(self, workload: Any, replicas: int) -> Any:
+        return structs.replace(workload, spec=structs.replace(workload.spec, replicas=replicas))
+
+
+WORKLOAD = _Workload()
 
 
 def scale_of(workload: Any) -> Scale:
@@ -55,24 +74,26 @@ def scale_of(workload: Any) -> Scale:
 def _change(entry: Entry, call: Call, request: Request) -> Any:
     validation = options.field_validation(request.query, call.verb)
     content_type = request.headers.get("content-type")
+    scaling, shape = scaling_of(entry), entry.shape
 
     async def scaled(workload: Any, record: Record) -> Any:
         if call.verb == "update":
             scale, _ = decode.decode_body(KIND, request.body, content_type, validation)
         else:
             found: list[str] = []
-            current = codec.builtins(scale_of(workload))
+            current = codec.builtins(scaling.current(workload))
             result = patches.apply_patch(KIND, content_type, current, request.body, findings=found)
             scale, _ = decode.canonical(KIND, result, validation, findings=found)
         check_name(call, scale.metadata)
         if scale.spec.replicas < 0:
             told = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")
             raise Invalid.of(KIND, call.name, [told])
-        given = scale.metadata
+        given, meta = scale.metadata, shape.metadata(workload)
         meta = structs.replace(
-            workload.metadata, resource_version=given.resource_version, uid=given.uid or workload.uid
+            meta,
+            resource_version=given.resource_version or meta.resource_version,
+            uid=given.uid or meta.uid,
         )
-        spec = structs.replace(workload.spec, replicas=scale.spec.replicas)
-        return structs.replace(workload, metadata=meta, spec=spec)
+        return shape.with_metadata(scaling.set(workload, scale.spec.replicas), meta)
 
     return scaled

@@ -114,11 +114,19 @@ async def _live(
     entry: Entry, asked: Asked, events: Watch, deadline: float
 ) -> AsyncGenerator[Sequence[Told], None]:
     tick = _next_tick(asked, deadline)
-    while True:
+    while not entry.is_retired():
         try:
-            async with asyncio.timeout_at(min(tick, deadline)):
-                batch = await anext(events)
+            async with asyncio.timeout_at(min(tick, deadline)) as timeout:
+                entry.watching.add(timeout)
+                try:
+                    batch = await anext(events)
+                finally:
+                    entry.watching.discard(timeout)
         except TimeoutError:
+            if entry.is_retired():
+                async for rest in _rest(entry, asked, events):
+                    yield rest
+                return
             if asked.bookmarks:
                 yield [Told(BOOKMARK, None, events.progress)]
             if clock.now() >= deadline:
@@ -129,6 +137,18 @@ async def _live(
             return
         told = _told(entry, asked.selection, batch)
         if told:
+            yield told
+
+
+async def _rest(entry: Entry, asked: Asked, events: Watch) -> AsyncGenerator[Sequence[Told], None]:
+    """What was already there when the kind went: the last objects leave before it does."""
+    while True:
+        try:
+            async with asyncio.timeout(0):
+                batch = await anext(events)
+        except (TimeoutError, StopAsyncIteration):
+            return
+        if told := _told(entry, asked.selection, batch):
             yield told
 
 

@@ -1,0 +1,98 @@
+"""What a version's schema does to objects: to those that are sent, and to those that are stored.
+
+A request is pruned and defaulted by the version it speaks. What is stored has the form of the storage
+version; read through another version it loses what that version does not know. Only apiVersion is
+converted, so the stored bytes serve every version.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from volplane.apiserver.crd.schema import Schema, embedded, same
+from volplane.apiserver.crd.schema.defaults import drop_nulls, fill, has_defaults
+from volplane.apiserver.crd.schema.prune import prune
+from volplane.apiserver.decode import Undecodable
+
+Plain = dict[str, Any]
+DEEPEST = 128  # levels of an object
+_INT64 = 1 << 63
+
+
+class Coercion:
+    def __init__(self, api_version: str, kind: str, schema: Schema | None, storage: Schema | None) -> None:
+        self.schema = schema
+        self.storage = storage
+        self.converts = not same(schema, storage)
+        self._defaults = has_defaults(schema)
+        self._type = {"apiVersion": api_version, "kind": kind}
+
+    def clean(self, data: Plain) -> list[str]:
+        """A sent object without what the version does not know; the paths of what went.
+
+        Raises Undecodable for metadata of the wrong form.
+        """
+        _check(data, 0)
+        given = data.get("metadata")
+        meta, unknown = embedded.clean(given if given is not None else {})
+        data.update(self._type)
+        found = [f"metadata.{path}" for path in unknown]
+        found += self._prune(data, self.schema)
+        found += embedded.coerce(data, self.schema)
+        data["metadata"] = meta
+        return found
+
+    def fill(self, obj: Plain) -> Plain:
+        """With the version's defaults."""
+        if not self._defaults:
+            return obj
+        made = deepcopy(obj)
+        fill(made, self.schema)
+        return made
+
+    def to_storage(self, obj: Plain) -> Plain:
+        """Without what the storage version does not know."""
+        if not self.converts:
+            return obj
+        made = deepcopy(obj)
+        self._prune(made, self.storage)
+        return made
+
+    def from_storage(self, data: Plain) -> None:
+        """A stored object as this version shows it, in place."""
+        self._prune(data, self.storage)
+        fill(data, self.storage)
+        if self.converts:
+            self._prune(data, self.schema)
+
+    @staticmethod
+    def _prune(data: Plain, schema: Schema | None) -> list[str]:
+        found = prune(data, schema, root=True)
+        drop_nulls(data, schema)
+        return found
+
+
+def _check(value: Any, depth: int) -> None:
+    """Numbers as Go keeps them, and no deeper than anybody can follow."""
+    if depth > DEEPEST:
+        raise Undecodable("exceeded max depth")
+    if type(value) is dict:
+        for name, inner in value.items():
+            value[name] = _checked(inner, depth)
+    elif type(value) is list:
+        for at, inner in enumerate(value):
+            value[at] = _checked(inner, depth)
+
+
+def _checked(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind is dict or kind is list:
+        _check(value, depth + 1)
+    elif kind is float:
+        if value != value or value in (float("inf"), float("-inf")):
+            raise Undecodable("json: unsupported value: NaN or infinity")
+        return int(value) if value.is_integer() and abs(value) < _INT64 else value
+    elif kind is int and not -_INT64 <= value < _INT64:
+        return float(value)
+    return value

@@ -1,0 +1,79 @@
+"""The schema of a custom kind as OpenAPI publishes it, in both versions.
+
+Version 3 carries it as it is. Version 2 has no alternatives and no null, and its readers (old kubectl) take
+what is described for all there is, so places that keep unknown fields are left open there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volplane.apiserver.crd.schema import EMBEDDED, INT_OR_STRING, PRESERVE, Schema, additional_of, items_of
+
+Made = dict[str, Any]
+_JUNCTORS = ("allOf", "oneOf", "anyOf", "not")
+_TEXT = {"type": "string"}
+
+
+def model(schema: Schema | None, meta: Made, *, v2: bool) -> Made:
+    """The kind's own schema with metadata as it really is; `meta` refers to ObjectMeta."""
+    if schema is None or (v2 and schema.get(PRESERVE)):
+        return {"type": "object"}
+    made = _v2(schema) if v2 else dict(schema)
+    properties = {n: _embedded(s, meta, v2=v2) for n, s in made.get("properties", {}).items()}
+    made["properties"] = {
+        **properties,
+        "apiVersion": dict(_TEXT),
+        "kind": dict(_TEXT),
+        "metadata": dict(meta),
+    }
+    return made
+
+
+def _embedded(schema: Schema, meta: Made, *, v2: bool) -> Made:
+    """Resources inside have metadata too."""
+    made = dict(schema) if v2 else _opened(schema)
+    if made.get("properties"):
+        made["properties"] = {n: _embedded(s, meta, v2=v2) for n, s in made["properties"].items()}
+    for key, inner in (("items", items_of(schema)), ("additionalProperties", additional_of(schema))):
+        if inner is not None:
+            made[key] = _embedded(inner, meta, v2=v2)
+    if made.get(EMBEDDED) and not (v2 and made.get(PRESERVE)):
+        known = made.get("properties", {})
+        made["properties"] = {**known, "apiVersion": dict(_TEXT), "kind": dict(_TEXT), "metadata": dict(meta)}
+        made["required"] = list(dict.fromkeys([*made.get("required", ()), "kind", "apiVersion"]))
+    return made
+
+
+def _v2(schema: Schema) -> Made:
+    made = {key: value for key, value in schema.items() if key not in _JUNCTORS}
+    if made.pop("nullable", False):
+        made = _untyped(made)
+    if made.get(PRESERVE):
+        made = {k: v for k, v in made.items() if k not in ("items", "properties")}
+        if made.get("type") == "object":
+            made.pop("type")
+    if made.get("type") == "array" and "items" not in made:
+        made.pop("type")
+    properties = made.get("properties")
+    if properties:
+        optional = {name for name, inner in properties.items() if inner.get("nullable")}
+        made["properties"] = {name: _v2(inner) for name, inner in properties.items()}
+        if made.get("required"):
+            made["required"] = [name for name in made["required"] if name not in optional]
+    for key, inner in (("items", items_of(made)), ("additionalProperties", additional_of(made))):
+        if inner is not None:
+            made[key] = _v2(inner)
+    return made
+
+
+def _untyped(schema: Made) -> Made:
+    return {k: v for k, v in schema.items() if k not in ("type", "items", "properties")}
+
+
+def _opened(schema: Schema) -> Made:
+    """int-or-string spelled out, for readers of version 3 that do not know the extension."""
+    made = dict(schema)
+    if made.get(INT_OR_STRING) and "anyOf" not in made and "allOf" not in made:
+        made["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    return made

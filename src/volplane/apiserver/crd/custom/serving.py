@@ -1,0 +1,77 @@
+"""From a definition to what is served: one kind and one strategy per version.
+
+A definition is read the same by every server that sees it, and only by what is stored of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from volplane.api.apiextensions import CustomResourceDefinition as Definition
+from volplane.api.apiextensions import CustomResourceDefinitionVersion as Version
+from volplane.api.kinds import SCALE, STATUS, Kind, Subresource
+from volplane.apiserver.crd.custom.coercion import Coercion
+from volplane.apiserver.crd.custom.strategy import CustomStrategy
+from volplane.apiserver.crd.definition.conditions import is_established, is_terminating, storage_version
+from volplane.apiserver.crd.definition.schemas import schema_of
+from volplane.apiserver.versions import preference
+
+
+def strategies(definition: Definition) -> Iterator[CustomStrategy]:
+    """One for each version that is served; none before the definition is established."""
+    storage = storage_version(definition.spec.versions)
+    if not is_established(definition) or storage is None:
+        return
+    stored = schema_of(storage)
+    for version in definition.spec.versions:
+        if version.served:
+            schema = stored if version is storage else schema_of(version)
+            api_version = f"{definition.spec.group}/{version.name}"
+            coercion = Coercion(api_version, definition.status.accepted_names.kind, schema, stored)
+            kind = kind_of(definition, version, coercion)
+            made = CustomStrategy(kind, version, coercion, warnings(definition, version))
+            made.terminating = is_terminating(definition)
+            yield made
+
+
+def kind_of(definition: Definition, version: Version, coercion: Coercion) -> Kind:
+    names = definition.status.accepted_names
+    return Kind(
+        None,
+        definition.spec.group,
+        version.name,
+        names.kind,
+        names.plural,
+        namespaced=definition.spec.scope == "Namespaced",
+        short=names.short_names,
+        categories=names.categories,
+        subresources=tuple(_subresources(version)),
+        one=names.singular,
+        many=names.list_kind,
+        clean=coercion.clean,
+    )
+
+
+def _subresources(version: Version) -> Iterator[Subresource]:
+    asked = version.subresources
+    if asked is not None and asked.scale is not None:
+        yield SCALE
+    if asked is not None and asked.status is not None:
+        yield STATUS
+
+
+def warnings(definition: Definition, version: Version) -> tuple[str, ...]:
+    """What users of a deprecated version are told with every answer."""
+    if not version.deprecated:
+        return ()
+    if version.deprecation_warning is not None:
+        return (version.deprecation_warning,)
+    group, kind = definition.spec.group, definition.spec.names.kind
+    told = f"{group}/{version.name} {kind} is deprecated"
+    newer = [
+        v.name
+        for v in definition.spec.versions
+        if v.served and not v.deprecated and preference(v.name) < preference(version.name)
+    ]
+    best = min(newer, key=preference, default="")
+    return (f"{told}; use {group}/{best} {kind}" if best else told,)

@@ -1,0 +1,91 @@
+"""How the verbs take hold of a custom resource: a dict, in the form its version shows.
+
+A stored object may be older than the schema. What reading does to it is worked out once per stored value;
+values that come out unchanged, which is nearly all, are only remembered as such and pass through as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from volplane.api import codec
+from volplane.api.kinds import Kind
+from volplane.api.meta import ObjectMeta
+from volplane.apiserver.crd.custom import jsonpath
+from volplane.apiserver.crd.custom.coercion import Coercion, Plain
+from volplane.apiserver.crd.schema import same
+from volplane.apiserver.crd.schema.embedded import plain
+from volplane.apiserver.facts import Selectable
+from volplane.apiserver.selection import Glance, Values, as_text
+from volplane.apiserver.shape import OPENING, PlainShape
+
+REMEMBERED = 1 << 14  # values that are known to stay as they are
+
+_encoder = msgspec.json.Encoder()
+
+
+class CustomShape(PlainShape):
+    def __init__(self, kind: Kind, coercion: Coercion) -> None:
+        super().__init__(kind)
+        self._coercion = coercion
+        self._unchanged: set[int] = set()  # hashes of values: 64 bits with a secret key, so one per value
+        self._changed: dict[bytes, bytes] = {}
+
+    def load(self, value: bytes, revision: int) -> Plain:
+        loaded: Plain = msgspec.json.decode(self.wire(value, revision))
+        return loaded
+
+    def stored(self, obj: Plain) -> bytes:
+        return codec.stored_custom(self._coercion.to_storage(obj))
+
+    def wire(self, value: bytes, revision: int) -> bytes:
+        return super().wire(self.settled(value), revision)
+
+    def settled(self, value: bytes) -> bytes:
+        """A stored value in the form of this version."""
+        key = hash(value)
+        if key in self._unchanged:
+            return value
+        made = self._changed.get(value)
+        if made is None:
+            made = self._settle(value)
+            self._remember(value, key, made)
+        return made
+
+    def _settle(self, value: bytes) -> bytes:
+        data = msgspec.json.decode(OPENING + value)
+        self._coercion.from_storage(data)
+        return _encoder.encode(data)[len(OPENING) :]
+
+    def _remember(self, value: bytes, key: int, made: bytes) -> None:
+        if made == value:
+            if len(self._unchanged) >= REMEMBERED:
+                self._unchanged.clear()
+            self._unchanged.add(key)
+        else:
+            if len(self._changed) >= REMEMBERED >> 4:
+                self._changed.clear()
+            self._changed[value] = made
+
+    def with_metadata(self, obj: Plain, metadata: ObjectMeta) -> Plain:
+        return {**obj, "metadata": plain(metadata)}
+
+    def differs(self, old: Plain, new: Plain, *, except_for: Iterable[str]) -> bool:
+        names = (old.keys() | new.keys()) - {"apiVersion", "kind", *except_for}
+        return any(not same(old.get(name), new.get(name)) for name in names)
+
+
+class CustomGlance(Glance):
+    """Selectable values of the object as its version shows it, defaults included."""
+
+    def __init__(self, fields: Mapping[str, Selectable], shape: CustomShape) -> None:
+        self._shape = shape
+        self._paths = [(label, field.path.split(".")) for label, field in fields.items()]
+
+    def read(self, value: bytes) -> Values:
+        data: Any = msgspec.json.decode(OPENING + self._shape.settled(value))
+        fields = {label: as_text(jsonpath.get(data, path)) for label, path in self._paths}
+        return data["metadata"].get("labels") or {}, fields

@@ -1,0 +1,68 @@
+"""Groups of the Kubernetes project need its word: an annotation that names where the API was approved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from volplane.api.apiextensions import CustomResourceDefinition as Definition
+from volplane.api.apiextensions import CustomResourceDefinitionCondition as Condition
+from volplane.api.errors import Cause, invalid, required
+from volplane.apiserver.crd.definition.conditions import CONFORMANT, condition
+
+ANNOTATION = "api-approved.kubernetes.io"
+_PLACE = f"metadata.annotations[{ANNOTATION}]"
+_SEE = "see https://github.com/kubernetes/enhancements/pull/1111"
+
+
+class State(StrEnum):
+    """What the annotation says; the values are the reasons of the condition."""
+
+    INVALID = "InvalidAnnotation"
+    MISSING = "MissingAnnotation"
+    APPROVED = "ApprovedAnnotation"
+    BYPASSED = "UnapprovedAnnotation"
+
+
+def is_protected(group: str) -> bool:
+    return any(group == domain or group.endswith(f".{domain}") for domain in ("k8s.io", "kubernetes.io"))
+
+
+def state(annotations: Mapping[str, str]) -> tuple[State, str]:
+    text = annotations.get(ANNOTATION, "")
+    if not text:
+        return State.MISSING, f'protected groups must have approval annotation "{ANNOTATION}", {_SEE}'
+    if text.startswith("unapproved"):
+        return State.BYPASSED, f'not approved: "{text}"'
+    if _is_url(text):
+        return State.APPROVED, f"approved in {text}"
+    told = f'protected groups must have approval annotation "{ANNOTATION}" with either a URL or a reason'
+    return State.INVALID, f'{told} starting with "unapproved", {_SEE}'
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return bool(parts.scheme and parts.netloc)
+
+
+def validate(new: Definition, old: Definition | None = None) -> list[Cause]:
+    if not is_protected(new.spec.group):
+        return []
+    found, why = state(new.metadata.annotations)
+    if old is not None and state(old.metadata.annotations)[0] == found:
+        return []
+    if found == State.MISSING:
+        return [required(_PLACE, why)]
+    return [invalid(_PLACE, new.metadata.annotations[ANNOTATION], why)] if found == State.INVALID else []
+
+
+def verdict(definition: Definition) -> Condition | None:
+    """The condition that a protected group gets."""
+    if not is_protected(definition.spec.group):
+        return None
+    found, why = state(definition.metadata.annotations)
+    return condition(CONFORMANT, "True" if found == State.APPROVED else "False", found.value, why)

@@ -1,0 +1,1 @@
+"""What a definition must be like: its spec, its schemas, its rules."""

@@ -1,0 +1,64 @@
+"""Defaults must be values that the schema itself would take."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from volplane.api.errors import Cause, invalid
+from volplane.apiserver.crd.rules import BadRule, Check, compile_rules
+from volplane.apiserver.crd.schema import EMBEDDED, TYPE_META, Schema, embedded, items_of, same
+from volplane.apiserver.crd.schema.prune import prune
+from volplane.apiserver.crd.schema.values import NOWHERE
+from volplane.apiserver.crd.schema.values import validate as validate_value
+from volplane.apiserver.decode import Undecodable
+
+
+def validate(schema: Schema, path: str, *, root: bool = True, meta: bool = False) -> list[Cause]:
+    """`root`: a resource stands here; `meta`: inside of its metadata, which has rules of its own."""
+    wrong = []
+    default = schema.get("default")
+    if default is not None and not meta:
+        wrong += _default(default, schema, f"{path}.default")
+    item = items_of(schema)
+    if item is not None:
+        wrong += validate(item, f"{path}.items", root=bool(item.get(EMBEDDED)), meta=meta)
+    for name, inner in schema.get("properties", {}).items():
+        below = meta or ((root or bool(schema.get(EMBEDDED))) and name in TYPE_META)
+        here = f"{path}.properties[{name}]"
+        wrong += validate(inner, here, root=bool(inner.get(EMBEDDED)), meta=below)
+    return wrong
+
+
+def _default(default: Any, schema: Schema, path: str) -> list[Cause]:
+    pruned = deepcopy(default)
+    resource = bool(schema.get(EMBEDDED))
+    prune(pruned, schema, root=resource)
+    if not same(pruned, default):
+        return [invalid(path, default, "must not have unknown fields")]
+    try:
+        embedded.coerce(deepcopy(default), schema, path)
+    except Undecodable as error:
+        return [invalid(path, default, str(error))]
+    found = embedded.validate(default, schema, path, root=False)
+    found = found or [_placed(cause, path) for cause in validate_value(default, schema, base=path)]
+    return found or _ruled(default, schema, path, resource)
+
+
+def _ruled(default: Any, schema: Schema, path: str, resource: bool) -> list[Cause]:
+    try:
+        node = compile_rules(schema, resource=resource)
+    except BadRule:
+        return []  # told where the rule stands
+    found = Check().run(node, default, default) or Check().run(node, default)
+    return [_placed(Cause(c.reason, c.message, _below(path, c.field)), path) for c in found]
+
+
+def _below(path: str, field: str) -> str:
+    if field == NOWHERE:
+        return path
+    return f"{path}{field}" if field.startswith("[") else f"{path}.{field}"
+
+
+def _placed(cause: Cause, path: str) -> Cause:
+    return Cause(cause.reason, cause.message, path) if cause.field == NOWHERE else cause

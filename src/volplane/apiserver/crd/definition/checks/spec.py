@@ -1,0 +1,355 @@
+"""What a definition must say: group, names, versions, one of them stored, a schema for each.
+
+What was accepted once is not refused later for reasons that are new; a definition that is established keeps
+its kind and scope, because objects are stored under them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from volplane.api.apiextensions import CustomResourceColumnDefinition as Column
+from volplane.api.apiextensions import CustomResourceConversion as Conversion
+from volplane.api.apiextensions import CustomResourceDefinition as Definition
+from volplane.api.apiextensions import CustomResourceDefinitionNames as Names
+from volplane.api.apiextensions import CustomResourceDefinitionVersion as Version
+from volplane.api.apiextensions import CustomResourceSubresources as Subresources
+from volplane.api.apiextensions import SelectableField
+from volplane.api.errors import (
+    Cause,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_many,
+)
+from volplane.apiserver import naming
+from volplane.apiserver.crd.definition.checks import defaults, openapi, structure
+from volplane.apiserver.crd.definition.schemas import placed, schema_of, shared
+from volplane.apiserver.crd.schema import Schema
+from volplane.apiserver.crd.schema.paths import BadPath, follow
+
+COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
+COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
+MOST_SELECTABLE = 8
+LONGEST_WARNING = 256
+# What may stand at the root of a schema whose status is validated apart.
+_AT_ROOT = (
+    "Description", "Type", "Format", "Title", "Maximum", "ExclusiveMaximum", "Minimum", "ExclusiveMinimum",
+    "MaxLength", "MinLength", "Pattern", "MaxItems", "MinItems", "UniqueItems", "MultipleOf", "Required",
+    "Items", "Properties", "ExternalDocs", "Example", "XPreserveUnknownFields", "XValidations",
+)  # fmt: skip
+_ROOT_KEYS = frozenset(
+    {
+        *(name[0].lower() + name[1:] for name in _AT_ROOT[:-2]),
+        "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-validations",
+    }
+)
+_WEBHOOK_VERSIONS = ("v1", "v1beta1")
+
+
+def validate(definition: Definition) -> list[Cause]:
+    spec = definition.spec
+    wrong = _group(spec.group)
+    wrong += _one_of("spec.scope", spec.scope, ("Cluster", "Namespaced"))
+    wrong += _schemas(definition)
+    wrong += _versions(definition)
+    for word, given in (
+        ("plural", spec.names.plural),
+        ("singular", spec.names.singular),
+        ("kind", spec.names.kind),
+        ("listKind", spec.names.list_kind),
+    ):
+        if not given:
+            wrong.append(required(f"spec.names.{word}"))
+    wrong += names("spec.names", spec.names)
+    wrong += _conversion(spec.conversion)
+    if spec.preserve_unknown_fields:
+        instead = "set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        wrong.append(invalid("spec.preserveUnknownFields", True, f"cannot set to true, {instead}"))
+    return wrong + stored_versions(definition)
+
+
+def validate_change(old: Definition, new: Definition, *, established: bool) -> list[Cause]:
+    was, is_ = old.spec, new.spec
+    wrong = []
+    if established:
+        wrong += _same("spec.scope", was.scope, is_.scope)
+        wrong += _same("spec.names.kind", was.names.kind, is_.names.kind)
+    wrong += _same("spec.group", was.group, is_.group)
+    return wrong + _same("spec.names.plural", was.names.plural, is_.names.plural)
+
+
+def _same(path: str, old: str, new: str) -> list[Cause]:
+    return [] if old == new else [invalid(path, new, "field is immutable")]
+
+
+def stored_versions(definition: Definition) -> list[Cause]:
+    path, stored = "status.storedVersions", definition.status.stored_versions
+    if not stored:
+        return [invalid(path, [], "must have at least one stored version")]
+    known = {v.name for v in definition.spec.versions}
+    wrong = [
+        invalid(path, list(stored), f"must have the storage version {v.name}")
+        for v in definition.spec.versions
+        if v.storage and v.name not in stored
+    ]
+    for at, name in enumerate(stored):
+        if name not in known:
+            told = (
+                f"missing from spec.versions; {name} was previously a storage version, and must remain in "
+                f"spec.versions until a storage migration ensures no data remains persisted in {name} and "
+                f"removes {name} from status.storedVersions"
+            )
+            wrong.append(invalid(f"{path}[{at}]", name, told))
+    return wrong
+
+
+def _group(group: str) -> list[Cause]:
+    if not group:
+        return [required("spec.group")]
+    if told := naming.subdomain(group, False):
+        return [invalid("spec.group", group, ",".join(told))]
+    if "." not in group:
+        return [invalid("spec.group", group, "should be a domain with at least one dot")]
+    return []
+
+
+def _one_of(path: str, value: str, allowed: Iterable[str]) -> list[Cause]:
+    if not value:
+        return [required(path)]
+    return [] if value in allowed else [not_supported(path, value, allowed)]
+
+
+def names(path: str, given: Names) -> list[Cause]:
+    wrong = []
+    for word, name in (("plural", given.plural), ("singular", given.singular)):
+        if name and (told := naming.dns_1035(name)):
+            wrong.append(invalid(f"{path}.{word}", name, ",".join(told)))
+    for word, name in (("kind", given.kind), ("listKind", given.list_kind)):
+        if name and (told := naming.dns_1035(name.lower())):
+            words = f"may have mixed case, but should otherwise match: {','.join(told)}"
+            wrong.append(invalid(f"{path}.{word}", name, words))
+    if given.kind and given.kind == given.list_kind:
+        wrong.append(invalid(f"{path}.listKind", given.list_kind, "kind and listKind may not be the same"))
+    for word, several in (("shortNames", given.short_names), ("categories", given.categories)):
+        for at, name in enumerate(several):
+            if told := naming.dns_1035(name):
+                wrong.append(invalid(f"{path}.{word}[{at}]", name, ",".join(told)))
+    return wrong
+
+
+# Versions
+
+
+def _versions(definition: Definition) -> list[Cause]:
+    versions = definition.spec.versions
+    once = {
+        f: shared(definition, f) for f in ("subresources", "additional_printer_columns", "selectable_fields")
+    }
+    wrong = []
+    for at, version in enumerate(versions):
+        here = f"spec.versions[{at}]"
+        if told := naming.dns_1035(version.name):
+            wrong.append(invalid(f"{here}.name", version.name, ",".join(told)))
+        wrong += _deprecation(f"{here}.deprecationWarning", version)
+        for field, check in _PARTS.items():
+            if not once[field]:
+                wrong += check(here, version)
+    for field, check in _PARTS.items():
+        if once[field]:
+            wrong += check("spec", versions[0])
+    shown = _shown(versions)
+    if len({v.name for v in versions}) != len(versions):
+        wrong.append(invalid("spec.versions", shown, "must contain unique version names"))
+    if sum(v.storage for v in versions) != 1:
+        words = "must have exactly one version marked as storage version"
+        wrong.append(invalid("spec.versions", shown, words))
+    return wrong
+
+
+def _shown(versions: tuple[Version, ...]) -> Any:
+    return [{"name": v.name, "served": v.served, "storage": v.storage} for v in versions]
+
+
+def _deprecation(path: str, version: Version) -> list[Cause]:
+    text = version.deprecation_warning
+    if text is None:
+        return []
+    if not version.deprecated:
+        return [invalid(path, text, "can only be set for deprecated versions")]
+    wrong = []
+    if len(text.encode()) > LONGEST_WARNING:
+        wrong.append(invalid(path, text, f"must be <= {LONGEST_WARNING} characters long"))
+    if not text:
+        wrong.append(invalid(path, text, "must not be an empty string"))
+    odd = next((at for at, c in enumerate(text) if not c.isprintable()), None)
+    if odd is not None:
+        told = "must only contain printable UTF-8 characters; non-printable character found at index"
+        wrong.append(invalid(path, text, f"{told} {odd}"))
+    return wrong
+
+
+def _subresources(path: str, version: Version) -> list[Cause]:
+    given: Subresources | None = version.subresources
+    if given is None or given.scale is None:
+        return []
+    scale, here = given.scale, f"{path}.subresources.scale"
+    wrong = _json_path(f"{here}.specReplicasPath", scale.spec_replicas_path, (".spec.",))
+    wrong += _json_path(f"{here}.statusReplicasPath", scale.status_replicas_path, (".status.",))
+    if scale.label_selector_path:
+        wrong += _json_path(f"{here}.labelSelectorPath", scale.label_selector_path, (".spec.", ".status."))
+    return wrong
+
+
+def _json_path(path: str, given: str, below: tuple[str, ...]) -> list[Cause]:
+    if not given:
+        return [required(path)]
+    if not given.startswith("."):
+        return [invalid(path, given, "must be a simple json path starting with .")]
+    if given.startswith(below):
+        return []
+    roots = " or ".join(root.rstrip(".") for root in below)
+    either = "either " if len(below) > 1 else ""
+    return [invalid(path, given, f"should be a json path under {either}{roots}")]
+
+
+def _columns(path: str, version: Version) -> list[Cause]:
+    wrong = []
+    for at, column in enumerate(version.additional_printer_columns):
+        wrong += _column(f"{path}.additionalPrinterColumns[{at}]", column)
+    return wrong
+
+
+def _column(path: str, column: Column) -> list[Cause]:
+    wrong = [] if column.name else [required(f"{path}.name")]
+    told = f"must be one of {','.join(COLUMN_TYPES)}"
+    if not column.type:
+        wrong.append(required(f"{path}.type", told))
+    elif column.type not in COLUMN_TYPES:
+        wrong.append(invalid(f"{path}.type", column.type, told))
+    if column.format and column.format not in COLUMN_FORMATS:
+        words = f"must be one of {','.join(COLUMN_FORMATS)}"
+        wrong.append(invalid(f"{path}.format", column.format, words))
+    here = f"{path}.JSONPath"
+    if not column.json_path:
+        wrong.append(required(here))
+    elif not column.json_path.startswith("."):
+        wrong.append(invalid(here, column.json_path, "must be a simple json path starting with ."))
+    return wrong
+
+
+def _selectable(path: str, version: Version) -> list[Cause]:
+    fields, here = version.selectable_fields, f"{path}.selectableFields"
+    schema = schema_of(version)
+    if not fields or schema is None:
+        return []
+    wrong = []
+    seen: set[str] = set()
+    for at, field in enumerate(fields):
+        told = _selectable_field(f"{here}[{at}].jsonPath", field, schema, seen)
+        wrong += told
+    return [*wrong, too_many(here, len(seen), MOST_SELECTABLE)] if len(seen) > MOST_SELECTABLE else wrong
+
+
+def _selectable_field(path: str, field: SelectableField, schema: Schema, seen: set[str]) -> list[Cause]:
+    given = field.json_path
+    if not given:
+        return [required(path)]
+    try:
+        shown, found = follow(given, schema, brackets=False)
+    except BadPath as error:
+        return [invalid(path, given, f"is an invalid path: {error}")]
+    wrong = []
+    if shown.split(".")[0] == "metadata":
+        wrong.append(invalid(path, given, "must not point to fields in metadata"))
+    if found is None or found.get("type") not in ("string", "boolean", "integer"):
+        told = (
+            "must point to a field of type string, boolean or integer. Enum string fields and strings with "
+            "formats are allowed."
+        )
+        wrong.append(invalid(path, given, told))
+    if shown in seen:
+        wrong.append(duplicate(path, given))
+    seen.add(shown)
+    return wrong
+
+
+_PARTS: Mapping[str, Any] = {
+    "subresources": _subresources,
+    "additional_printer_columns": _columns,
+    "selectable_fields": _selectable,
+}
+
+
+# Schemas
+
+
+def _schemas(definition: Definition) -> list[Cause]:
+    wrong = [
+        required(f"spec.versions[{at}].schema.openAPIV3Schema")
+        for at, version in enumerate(definition.spec.versions)
+        if version.schema is None or version.schema.open_apiv3_schema is None
+    ]
+    for path, version, schema in placed(definition):
+        if schema is not None:
+            wrong += validate_schema(f"{path}.openAPIV3Schema", schema, status=_has_status(version))
+    return wrong
+
+
+def _has_status(version: Version) -> bool:
+    return version.subresources is not None and version.subresources.status is not None
+
+
+def validate_schema(path: str, schema: Schema, *, status: bool = False) -> list[Cause]:
+    wrong = _root(path, schema) if status else []
+    if schema.get("nullable"):
+        wrong.append(forbidden(f"{path}.nullable", "nullable cannot be true at the root"))
+    broken = structure.validate(schema, path) or defaults.validate(schema, path)
+    wrong += broken
+    return wrong + openapi.validate(schema, openapi.Place(path, root=True, rules=not broken))
+
+
+def _root(path: str, schema: Schema) -> list[Cause]:
+    type = schema.get("type", "")
+    if type and type != "object":
+        told = 'only "object" is allowed as the type at the root of the schema'
+        return [invalid(f"{path}.type", type, f"{told} if the status subresource is enabled")]
+    if not schema.keys() <= _ROOT_KEYS:
+        words = f"only [{' '.join(_AT_ROOT)}] fields are allowed at the root of the schema"
+        return [invalid(path, schema, f"{words} if the status subresource is enabled")]
+    return []
+
+
+# Conversion
+
+
+def _conversion(conversion: Conversion | None) -> list[Cause]:
+    if conversion is None:
+        return []
+    wrong = _one_of("spec.conversion.strategy", conversion.strategy, ("None", "Webhook"))
+    here = "spec.conversion.webhookClientConfig"
+    webhook = conversion.webhook
+    if conversion.strategy != "Webhook":
+        if webhook is not None:
+            wrong.append(forbidden(here, "should not be set when strategy is not set to Webhook"))
+        return wrong
+    client = webhook.client_config if webhook is not None else None
+    if client is None:
+        wrong.append(required(here, "required when strategy is set to Webhook"))
+    elif (client.url is None) == (client.service is None):
+        wrong.append(required(here, "exactly one of url or service is required"))
+    versions = webhook.conversion_review_versions if webhook is not None else ()
+    path = "spec.conversion.conversionReviewVersions"
+    if not versions:
+        wrong.append(required(path))
+    elif not set(versions) & set(_WEBHOOK_VERSIONS):
+        wrong.append(
+            invalid(path, list(versions), f"must include at least one of {', '.join(_WEBHOOK_VERSIONS)}")
+        )
+    # Only an object's apiVersion changes here; whoever needs more must hear it before objects are lost.
+    told = "conversion by webhook is not available; versions that differ in apiVersion only can use None"
+    return [*wrong, forbidden("spec.conversion.strategy", told)]

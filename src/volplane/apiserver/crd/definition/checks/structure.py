@@ -1,0 +1,184 @@
+"""A structural schema: every field has its type outside of `allOf` and its like, which may only restrict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from volplane.api.errors import Cause, forbidden, invalid, required
+from volplane.apiserver.crd.schema import (
+    EMBEDDED,
+    INT_OR_STRING,
+    LIST_KEYS,
+    LIST_TYPE,
+    MAP_TYPE,
+    PRESERVE,
+    VALIDATIONS,
+    Schema,
+    additional_of,
+    items_of,
+    patterns,
+)
+
+_INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
+_EMPTY = {
+    "root": "must not be empty at the root",
+    "item": "must not be empty for specified array items",
+    "field": "must not be empty for specified object fields",
+}
+_STRUCTURAL: Mapping[str, str] = {
+    "type": "must be empty to be structural",
+    "additionalProperties": "must be undefined to be structural",
+    "default": "must be undefined to be structural",
+    "title": "must be empty to be structural",
+    "description": "must be empty to be structural",
+    "nullable": "must be false to be structural",
+    PRESERVE: "must be false to be structural",
+    EMBEDDED: "must be false to be structural",
+    INT_OR_STRING: "must be false to be structural",
+    LIST_KEYS: "must be empty to be structural",
+    LIST_TYPE: "must be undefined to be structural",
+    MAP_TYPE: "must be undefined to be structural",
+    VALIDATIONS: "must be empty to be structural",
+}
+
+
+def validate(schema: Schema, path: str) -> list[Cause]:
+    found = [*_node(schema, "root", path), *_complete(schema, schema, path, path)]
+    return sorted(found, key=str)
+
+
+def _node(schema: Schema, level: str, path: str) -> list[Cause]:
+    wrong = []
+    if schema.get("type") == "array" and items_of(schema) is None:
+        wrong.append(required(f"{path}.items", "must be specified"))
+    item, others = items_of(schema), additional_of(schema)
+    if item is not None:
+        wrong += _node(item, "item", f"{path}.items")
+    for name, inner in schema.get("properties", {}).items():
+        wrong += _node(inner, "field", f"{path}.properties[{name}]")
+    if schema.get("additionalProperties") is not None and level == "root":
+        wrong.append(forbidden(f"{path}.additionalProperties", "must not be used at the root"))
+    if others is not None:
+        wrong += _node(others, "field", f"{path}.additionalProperties")
+    wrong += _extensions(schema, path)
+    alternatives = schema.get("anyOf") == _INT_OR_STRING
+    first = schema.get("allOf") or [{}]
+    wrong += _values(schema, path, alternatives, first[0].get("anyOf") == _INT_OR_STRING)
+    wrong += _type(schema, level, path)
+    return wrong + _metadata(schema, level, path)
+
+
+def _extensions(schema: Schema, path: str) -> list[Cause]:
+    if not schema.get(INT_OR_STRING):
+        return []
+    told = f"must be false if {INT_OR_STRING} is true"
+    return [invalid(f"{path}.{key}", True, told) for key in (PRESERVE, EMBEDDED) if schema.get(key)]
+
+
+def _type(schema: Schema, level: str, path: str) -> list[Cause]:
+    type, here = schema.get("type", ""), f"{path}.type"
+    wrong = []
+    if schema.get(EMBEDDED) and type != "object":
+        told = f"must be object if {EMBEDDED} is true"
+        wrong.append(invalid(here, type, told) if type else required(here, told))
+    elif not type and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE):
+        wrong.append(required(here, _EMPTY[level]))
+    if schema.get(EMBEDDED) and schema.get("additionalProperties") is not None:
+        wrong.append(forbidden(f"{path}.additionalProperties", f"must not be used if {EMBEDDED} is set"))
+    if level == "root" and type and type != "object":
+        wrong.append(invalid(here, type, "must be object at the root"))
+    if schema.get(EMBEDDED) and not schema.get(PRESERVE) and not schema.get("properties"):
+        told = f"must not be empty if {EMBEDDED} is true without {PRESERVE}"
+        wrong.append(required(f"{path}.properties", told))
+    return wrong
+
+
+def _metadata(schema: Schema, level: str, path: str) -> list[Cause]:
+    """Kind, apiVersion and metadata of a resource are what they are."""
+    properties = schema.get("properties", {})
+    resource = level == "root" or schema.get(EMBEDDED)
+    wrong = []
+    for name in ("kind", "apiVersion"):
+        if resource and name in properties and properties[name].get("type") != "string":
+            here = f"{path}.properties[{name}].type"
+            wrong.append(invalid(here, properties[name].get("type", ""), "must be string"))
+    if "metadata" not in properties:
+        return wrong
+    here, given = f"{path}.properties[metadata]", properties["metadata"]
+    if resource and given.get("type") != "object":
+        wrong.append(invalid(f"{here}.type", given.get("type", ""), "must be object"))
+    if level == "root" and _restricts_more_than_names(given):
+        told = (
+            "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        )
+        wrong.append(forbidden(here, told))
+    return wrong
+
+
+def _restricts_more_than_names(schema: Schema) -> bool:
+    rest = {key for key in schema if key not in ("type", "default", "properties")}
+    return bool(rest) or not set(schema.get("properties", {})) <= {"name", "generateName"}
+
+
+def _values(schema: Schema, path: str, skip_any: bool, skip_first: bool) -> list[Cause]:
+    """Below `allOf` and its like nothing may be said about structure."""
+    wrong = []
+    if not skip_any:
+        for at, inner in enumerate(schema.get("anyOf", ())):
+            wrong += _nested(inner, f"{path}.anyOf[{at}]")
+    for at, inner in enumerate(schema.get("allOf", ())):
+        wrong += _nested(inner, f"{path}.allOf[{at}]", skip_any=skip_first and at == 0)
+    for at, inner in enumerate(schema.get("oneOf", ())):
+        wrong += _nested(inner, f"{path}.oneOf[{at}]")
+    if schema.get("not") is not None:
+        wrong += _nested(schema["not"], f"{path}.not")
+    pattern = schema.get("pattern")
+    if pattern:
+        try:
+            patterns.compile(pattern)
+        except patterns.BadPattern as error:
+            told = f"must be a valid regular expression, but isn't: {error}"
+            wrong.append(invalid(f"{path}.pattern", pattern, told))
+    return wrong
+
+
+def _nested(schema: Schema, path: str, *, skip_any: bool = False) -> list[Cause]:
+    wrong = _values(schema, path, skip_any, False)
+    item = items_of(schema)
+    if item is not None:
+        wrong += _nested(item, f"{path}.items")
+    for name, inner in schema.get("properties", {}).items():
+        wrong += _nested(inner, f"{path}.properties[{name}]")
+    wrong += [forbidden(f"{path}.{key}", told) for key, told in _STRUCTURAL.items() if _given(schema, key)]
+    if "metadata" in schema.get("properties", {}):
+        told = "must not be specified in a nested context"
+        wrong.append(forbidden(f"{path}.properties[metadata]", told))
+    return wrong
+
+
+def _given(schema: Schema, key: str) -> bool:
+    value: Any = schema.get(key)
+    return value is not None if key in ("default", "additionalProperties") else bool(value)
+
+
+def _complete(values: Schema, schema: Schema, path: str, where: str) -> list[Cause]:
+    """What is restricted must be described."""
+    nested = [(values["not"], f"{where}.not")] if values.get("not") is not None else []
+    for key in ("allOf", "anyOf", "oneOf"):
+        nested += [(inner, f"{where}.{key}[{at}]") for at, inner in enumerate(values.get(key, ()))]
+    return [cause for inner, there in nested for cause in _described(inner, schema, path, there)]
+
+
+def _described(values: Schema, schema: Schema | None, path: str, where: str) -> list[Cause]:
+    if schema is None:
+        return [required(path, f"because it is defined in {where}")]
+    wrong = _complete(values, schema, path, where)
+    item = items_of(values)
+    if item is not None:
+        wrong += _described(item, items_of(schema), f"{path}.items", f"{where}.items")
+    for name, inner in values.get("properties", {}).items():
+        step = f"properties[{name}]"
+        known = schema.get("properties", {}).get(name)
+        wrong += _described(inner, known, f"{path}.{step}", f"{where}.{step}")
+    return wrong

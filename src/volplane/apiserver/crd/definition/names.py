@@ -1,0 +1,83 @@
+"""Whose name it is: two definitions of one group may not share resource names or kinds.
+
+The first that asks has a name until it gives it up; a later one keeps what it had before and waits. Nothing
+is refused: a definition whose names are taken is stored, and says so in its conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from volplane.api.apiextensions import CustomResourceDefinition as Definition
+from volplane.api.apiextensions import CustomResourceDefinitionCondition as Condition
+from volplane.api.apiextensions import CustomResourceDefinitionNames as Names
+from volplane.apiserver.crd.definition.conditions import (
+    ESTABLISHED,
+    NAMES_ACCEPTED,
+    condition,
+    find,
+    with_condition,
+)
+
+NO_CONFLICTS = condition(NAMES_ACCEPTED, "True", "NoConflicts", "no conflicts found")
+NOT_ACCEPTED = condition(ESTABLISHED, "False", "NotAccepted", "not all names are accepted")
+SERVED = condition(ESTABLISHED, "True", "InitialNamesAccepted", "the initial names have been accepted")
+
+
+def settled(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
+    """The definition with its accepted names and what follows from them."""
+    accepted, verdict = _accepted(definition, _taken(definition, others))
+    status = structs.replace(definition.status, accepted_names=accepted)
+    definition = with_condition(structs.replace(definition, status=status), verdict, now)
+    return with_condition(definition, _established(definition, verdict), now)
+
+
+def _established(definition: Definition, names: Condition) -> Condition:
+    """Once served, always served: names given away later do not take a kind from its users."""
+    old = find(definition, ESTABLISHED)
+    if old is not None and old.status == "True":
+        return old
+    return SERVED if names.status == "True" else NOT_ACCEPTED
+
+
+def _taken(definition: Definition, others: Iterable[Definition]) -> tuple[set[str], set[str]]:
+    """Resource names and kinds that other definitions of the group have."""
+    resources: set[str] = set()
+    kinds: set[str] = set()
+    for other in others:
+        if other.spec.group != definition.spec.group or other.name == definition.name:
+            continue
+        names = other.status.accepted_names
+        resources |= {names.plural, names.singular, *names.short_names}
+        kinds |= {names.kind, names.list_kind}
+    return resources - {""}, kinds - {""}
+
+
+def _accepted(definition: Definition, taken: tuple[set[str], set[str]]) -> tuple[Names, Condition]:
+    resources, kinds = taken
+    wanted, had = definition.spec.names, definition.status.accepted_names
+    verdict = NO_CONFLICTS
+    given = {"categories": wanted.categories}
+    for field, word, used in (
+        ("plural", "Plural", resources),
+        ("singular", "Singular", resources),
+        ("short_names", "ShortNames", resources),
+        ("kind", "Kind", kinds),
+        ("list_kind", "ListKind", kinds),
+    ):
+        asked, held = getattr(wanted, field), getattr(had, field)
+        told = _conflicts(asked, held, used)
+        if told:
+            verdict = condition(NAMES_ACCEPTED, "False", f"{word}Conflict", told)
+        else:
+            given[field] = asked
+    return structs.replace(had, **given), verdict
+
+
+def _conflicts(asked: str | tuple[str, ...], held: str | tuple[str, ...], used: set[str]) -> str:
+    if isinstance(asked, str):
+        return f'"{asked}" is already in use' if asked != held and asked in used else ""
+    wrong = [f'"{name}" is already in use' for name in asked if name not in held and name in used]
+    return wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]" if wrong else ""

@@ -1,0 +1,118 @@
+"""The schemas of a definition as plain JSON, and where messages say that they stand.
+
+`items` and `additionalProperties` are unions that the typed form leaves as they came, so they are cleaned
+here: unknown keys and nulls go, wrong types are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from volplane.api.apiextensions import CustomResourceDefinition as Definition
+from volplane.api.apiextensions import CustomResourceDefinitionVersion as Version
+from volplane.api.apiextensions import CustomResourceValidation, JSONSchemaProps
+from volplane.api.errors import BadRequest
+from volplane.apiserver.crd.schema import Schema
+from volplane.apiserver.decode import Undecodable, plain
+
+_UNIONS = ("items", "additionalProperties", "additionalItems")
+_NESTED = ("not",)
+_LISTS = ("allOf", "anyOf", "oneOf")
+_MAPS = ("properties", "patternProperties", "definitions")
+
+
+def schema_of(version: Version) -> Schema | None:
+    """The schema of a version as plain JSON."""
+    props = version.schema.open_apiv3_schema if version.schema is not None else None
+    return None if props is None else msgspec.json.decode(msgspec.json.encode(props))
+
+
+def placed(definition: Definition) -> Iterator[tuple[str, Version, Schema | None]]:
+    """Each schema with the path that messages give it: one that all versions share is told once."""
+    versions = definition.spec.versions
+    if versions and all(v.schema is not None and v.schema == versions[0].schema for v in versions):
+        yield "spec.validation", versions[0], schema_of(versions[0])
+        return
+    for at, version in enumerate(versions):
+        yield f"spec.versions[{at}].schema", version, schema_of(version)
+
+
+def shared(definition: Definition, field: str) -> bool:
+    """Do all versions say the same here (so that it counts as said once, for the whole definition)?"""
+    values = [getattr(v, field) for v in definition.spec.versions]
+    return bool(values) and all(value and value == values[0] for value in values)
+
+
+def normalized(definition: Definition) -> Definition:
+    """The definition with clean schemas. Raises BadRequest."""
+    versions = tuple(_normal(version) for version in definition.spec.versions)
+    if versions == definition.spec.versions:
+        return definition
+    return structs.replace(definition, spec=structs.replace(definition.spec, versions=versions))
+
+
+def _normal(version: Version) -> Version:
+    schema = schema_of(version)
+    if schema is None:
+        return version
+    try:
+        props, _ = plain(JSONSchemaProps, _clean(dict(schema)))
+    except Undecodable as error:
+        kind = "CustomResourceDefinition"
+        raise BadRequest(f'{kind} in version "v1" cannot be handled as a {kind}: {error}') from error
+    return structs.replace(version, schema=CustomResourceValidation(open_apiv3_schema=props))
+
+
+def _clean(schema: dict[str, Any]) -> dict[str, Any]:
+    """What stands in the unions goes through the typed form once, at every level."""
+    for key in ("maximum", "minimum", "multipleOf"):
+        if isinstance(limit := schema.get(key), float) and limit.is_integer():
+            schema = {**schema, key: int(limit)}  # what came by protobuf has no whole numbers
+    return map_schemas(schema, _clean, _typed)
+
+
+def _typed(schema: dict[str, Any]) -> dict[str, Any]:
+    props, _ = plain(JSONSchemaProps, _clean(schema))
+    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(props))
+    return made
+
+
+Edit = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def map_schemas(schema: dict[str, Any], edit: Edit, edit_union: Edit | None = None) -> dict[str, Any]:
+    """A copy with every schema directly below edited."""
+    of_union = edit_union or edit
+    made = dict(schema)
+    for key in _UNIONS:
+        if isinstance(made.get(key), dict):
+            made[key] = of_union(made[key])
+    for key in _NESTED:
+        if isinstance(made.get(key), dict):
+            made[key] = edit(made[key])
+    for key in _LISTS:
+        if isinstance(made.get(key), list):
+            made[key] = [edit(inner) if isinstance(inner, dict) else inner for inner in made[key]]
+    for key in _MAPS:
+        if isinstance(made.get(key), dict):
+            made[key] = {n: edit(s) if isinstance(s, dict) else s for n, s in made[key].items()}
+    return made
+
+
+def every(schema: Schema | None) -> Iterator[Schema]:
+    """A schema and all schemas inside it."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for key in (*_UNIONS, *_NESTED):
+        yield from every(schema.get(key))
+    for key in _LISTS:
+        for inner in schema.get(key, ()):
+            yield from every(inner)
+    for key in _MAPS:
+        for inner in schema.get(key, {}).values():
+            yield from every(inner)

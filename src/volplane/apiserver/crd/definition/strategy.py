@@ -1,0 +1,142 @@
+"""CustomResourceDefinitions through the generic verbs.
+
+A definition is stored whether or not its names are free; its status says which it is. Deleting one only
+marks it: a finalizer keeps it until the keeper has removed its objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from volplane.api.apiextensions import CustomResourceConversion as Conversion
+from volplane.api.apiextensions import CustomResourceDefinition as Definition
+from volplane.api.errors import Cause, invalid
+from volplane.apiserver import naming
+from volplane.apiserver.crd.definition import approval
+from volplane.apiserver.crd.definition import names as naming_of
+from volplane.apiserver.crd.definition.checks import spec as checks
+from volplane.apiserver.crd.definition.conditions import (
+    CLEANUP,
+    TERMINATING,
+    condition,
+    is_established,
+    storage_version,
+    with_condition,
+)
+from volplane.apiserver.crd.definition.schemas import every, normalized, schema_of
+from volplane.apiserver.crd.schema import LIST_TYPE, formats, items_of
+from volplane.apiserver.strategy import Call, Strategy
+from volplane.base import clock
+
+PENDING = condition(
+    TERMINATING,
+    "True",
+    "InstanceDeletionPending",
+    "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+)
+
+
+class DefinitionStrategy(Strategy[Definition]):
+    def defaults(self, obj: Definition) -> Definition:
+        obj = normalized(obj)
+        names, spec = obj.spec.names, obj.spec
+        names = structs.replace(
+            names,
+            singular=names.singular or names.kind.lower(),
+            list_kind=names.list_kind or (f"{names.kind}List" if names.kind else ""),
+        )
+        conversion = spec.conversion or Conversion(strategy="None")
+        return structs.replace(obj, spec=structs.replace(spec, names=names, conversion=conversion))
+
+    # Status is the server's: what others may say of it is only what /status is for.
+
+    async def admit_create(self, call: Call, obj: Definition) -> Definition:
+        others = await call.reader.list(Definition)
+        return settled(
+            _stored(structs.replace(obj, status=type(obj.status)())), others, clock.stamp(call.now)
+        )
+
+    async def admit_update(self, call: Call, old: Definition, new: Definition) -> Definition:
+        if call.subresource:
+            return new
+        others = await call.reader.list(Definition)
+        return settled(_stored(structs.replace(new, status=old.status)), others, clock.stamp(call.now))
+
+    def prepare_create(self, call: Call, obj: Definition) -> Definition:
+        call.warnings.extend(_warnings(obj))
+        return obj
+
+    def prepare_update(self, call: Call, old: Definition, new: Definition) -> Definition:
+        known = set(_warnings(old))
+        call.warnings.extend(text for text in _warnings(new) if text not in known)
+        return new
+
+    # Validation
+
+    def validate_name(self, name: str, *, prefix: bool = False) -> list[str]:
+        return naming.subdomain(name, prefix)
+
+    def validate_create(self, call: Call, obj: Definition) -> list[Cause]:
+        wrong = _named_after_itself(obj) + checks.validate(obj)
+        return wrong + approval.validate(obj)
+
+    def validate_update(self, call: Call, old: Definition, new: Definition) -> list[Cause]:
+        wrong = checks.validate(new) if new.spec != old.spec else checks.stored_versions(new)
+        wrong += checks.validate_change(old, new, established=is_established(old))
+        return wrong + approval.validate(new, old)
+
+    def validate_status(self, call: Call, old: Definition, new: Definition) -> list[Cause]:
+        return checks.names("status.acceptedNames", new.status.accepted_names)
+
+    # Deletion
+
+    def mark_deleted(self, call: Call, obj: Definition) -> Definition:
+        meta = obj.metadata
+        if CLEANUP in meta.finalizers:
+            return obj
+        meta = structs.replace(meta, finalizers=(*meta.finalizers, CLEANUP))
+        return with_condition(structs.replace(obj, metadata=meta), PENDING, clock.stamp(call.now))
+
+    def may_vanish(self, obj: Definition) -> bool:
+        """Not before deletion has begun: until then the finalizer is not on it."""
+        return obj.is_deleting
+
+
+def settled(definition: Definition, others: Iterable[Definition], now: str) -> Definition:
+    """The definition with the status that follows from it and from its neighbours."""
+    definition = naming_of.settled(definition, others, now)
+    verdict = approval.verdict(definition)
+    return definition if verdict is None else with_condition(definition, verdict, now)
+
+
+def _stored(definition: Definition) -> Definition:
+    """Every version that objects may have been stored in stays listed."""
+    storage, status = storage_version(definition.spec.versions), definition.status
+    if storage is None or storage.name in status.stored_versions:
+        return definition
+    stored = (*status.stored_versions, storage.name)
+    return structs.replace(definition, status=structs.replace(status, stored_versions=stored))
+
+
+def _named_after_itself(definition: Definition) -> list[Cause]:
+    wanted = f"{definition.spec.names.plural}.{definition.spec.group}"
+    if not definition.name or definition.name == wanted:
+        return []
+    told = 'must be spec.names.plural+"."+spec.group'
+    return [invalid("metadata.name", definition.name, told)]
+
+
+def _warnings(definition: Definition) -> list[str]:
+    """What is legal but does not do what its writer thinks."""
+    found: list[str] = []
+    for version in definition.spec.versions:
+        for schema in every(schema_of(version)):
+            format, item = schema.get("format"), items_of(schema)
+            if format and not formats.known(schema.get("type", ""), format):
+                found.append(f'unrecognized format "{format}"')
+            if schema.get(LIST_TYPE) == "set" and item and item.get("type") in ("object", "array"):
+                words = "is not supported by server-side apply or CEL validation rules"
+                found.append(f'{LIST_TYPE}: set for items of type "{item["type"]}" {words}')
+    return list(dict.fromkeys(found))

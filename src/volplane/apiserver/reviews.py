@@ -34,6 +34,7 @@ from volplane.api.authorization import (
 from volplane.api.errors import BadRequest, Cause, Invalid, invalid
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import answers, decode, options
+from volplane.apiserver.auth import selectors
 from volplane.apiserver.auth.authenticate import AUDIENCES, Authenticator
 from volplane.apiserver.auth.authorize import Act, Authority
 from volplane.apiserver.auth.texts import aggregate
@@ -123,7 +124,7 @@ def _wrong(review: Access) -> list[Cause]:
     if resource is None and path is None:
         told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         return [invalid("spec.resourceAttributes", None, told)]
-    return []
+    return selectors.wrong(resource) if resource is not None else []
 
 
 def _wrong_subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> list[Cause]:
@@ -159,19 +160,38 @@ def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> User:
 
 def _judged(server: Asked, user: User, review: Access) -> SubjectAccessReviewStatus:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
-    verdict = server.authority.judge(user, _resource_act(resource) if resource else _path_act(path))
-    return SubjectAccessReviewStatus(allowed=verdict.allowed, reason=verdict.reason)
+    fields, lost = _selected(resource)
+    act = _resource_act(resource, fields) if resource is not None else _path_act(path)
+    verdict = server.authority.judge(user, act)
+    return SubjectAccessReviewStatus(
+        allowed=verdict.allowed, reason=verdict.reason, evaluation_error="; ".join(lost)
+    )
 
 
-def _resource_act(about: ResourceAttributes) -> Act:
-    selector = about.field_selector
-    fields = selector.raw_selector if selector is not None else ""
-    if selector is not None and selector.requirements:
-        terms = [(term.key, term.operator, term.values) for term in selector.requirements]
-        fields = ",".join(f"{key}={values[0]}" for key, sign, values in terms if sign == "In" and values)
+def _resource_act(about: ResourceAttributes, fields: str) -> Act:
     return Act(
         about.verb, about.group, about.resource, about.namespace, about.name, about.subresource, fields=fields
     )
+
+
+def _selected(about: ResourceAttributes | None) -> tuple[str, list[str]]:
+    """The field selector that is asked about, and which selectors cannot be understood.
+
+    A term that is left out makes the question wider, never the answer.
+    """
+    fields, lost = "", []
+    if about is not None and (by_field := about.field_selector) is not None:
+        fields, wrong = selectors.fields(by_field)
+        lost += _lost("fieldSelector", wrong, fields)
+    if about is not None and (by_label := about.label_selector) is not None:
+        left, wrong = selectors.labels(by_label)
+        lost += _lost("labelSelector", wrong, left)
+    return fields, lost
+
+
+def _lost(which: str, wrong: bool, left: object) -> list[str]:
+    part = "partially ignored" if left else "ignored"
+    return [f"spec.resourceAttributes.{which} {part} due to parse error"] if wrong else []
 
 
 def _path_act(about: NonResourceAttributes | None) -> Act:

@@ -65,6 +65,28 @@ async def test_masters_need_no_reason_and_nodes_have_their_own(served: Any) -> N
         assert await status(api, ACCESS, **node, resourceAttributes=pods) == {"allowed": True}
 
 
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ({"fieldSelector": {"rawSelector": "nonsense"}}, "fieldSelector ignored due to parse error"),
+        (
+            {"fieldSelector": {"requirements": [{"key": "a", "operator": "Exists"}]}},
+            "fieldSelector ignored due to parse error",
+        ),
+        ({"labelSelector": {"rawSelector": "a=b=c"}}, "labelSelector ignored due to parse error"),
+        ({"labelSelector": {"rawSelector": "a in (b)"}}, ""),
+    ],
+)
+async def test_a_selector_that_makes_no_sense_is_left_out_and_told(
+    served: Any, selector: dict[str, Any], told: str
+) -> None:
+    async with served() as api:
+        about = {"verb": "list", "resource": "pods", **selector}
+        answer = await status(api, ACCESS, groups=["system:masters"], resourceAttributes=about)
+        expected = {"evaluationError": f"spec.resourceAttributes.{told}"} if told else {}
+        assert answer == {"allowed": True, **expected}
+
+
 async def test_a_review_may_be_about_paths_and_about_kinds_that_nobody_serves(served: Any) -> None:
     async with served() as api:
         path = {"path": "/healthz", "verb": "get"}
@@ -99,6 +121,12 @@ async def test_a_review_may_be_about_paths_and_about_kinds_that_nobody_serves(se
             {"user": "a", "nonResourceAttributes": {"path": "/", "verb": "get"}},
             422,
             "disallowed on this kind of request",
+        ),
+        (
+            SELF,
+            {"resourceAttributes": {**GET_PODS, "fieldSelector": {}}},
+            422,
+            "requirements or rawSelector is required",
         ),
         (RULES, {}, 400, "no namespace on request"),
     ],

@@ -24,6 +24,7 @@ from volplane.store import InUse
 REGION = "us-east-1"
 ZONES = "abcdefghijklmnopqrstuvwxyz"
 PORTS = range(20_000, 65_536)
+PORT_TRIES = 1000
 
 
 class Member(Struct, frozen=True):
@@ -138,7 +139,8 @@ def free_port() -> int:
     there may find a stranger on its port, or a client of its own that was connected to itself.
     """
     given_out = _given_out()
-    for port in random.sample(PORTS, len(PORTS)):
+    for _ in range(PORT_TRIES):
+        port = random.choice(PORTS)
         if port not in given_out and _is_free(port):
             return port
     with socket.socket() as probe:

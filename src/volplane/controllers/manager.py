@@ -23,6 +23,13 @@ class Settings(Struct, frozen=True):
     enable_dynamic_provisioning: bool = True
     max_wait_for_unmount: float = 360.0  # seconds that a node which does not answer gets to unmount
     disable_force_detach_on_timeout: bool = False
+    node_monitor_grace_period: float = 40.0  # seconds of silence after which a node is Unknown
+    node_startup_grace_period: float = 60.0  # the same for a node that never reported
+    node_eviction_rate: float = 0.1  # nodes a second and zone whose pods are driven off
+    secondary_node_eviction_rate: float = 0.01  # when most of a large zone is not ready; small ones then stop
+    unhealthy_zone_threshold: float = 0.55  # the share of a zone that counts as most of it
+    large_cluster_size_threshold: int = 50  # nodes beyond which a zone is large
+    terminated_pod_gc_threshold: int = 12500  # finished pods that are kept; 0 keeps all
     root_ca: str = ""  # PEM of the API server's authority, published in every namespace
 
 
@@ -59,6 +66,24 @@ CONTROLLERS: Mapping[str, Entry] = {
     "statefulset-controller": Entry("volplane.controllers.statefulset.controller:StatefulSets"),
     "job-controller": Entry("volplane.controllers.job.controller:Jobs"),
     "disruption-controller": Entry("volplane.controllers.disruption.controller:Disruptions"),
+    "node-lifecycle-controller": Entry(
+        "volplane.controllers.nodelifecycle.controller:NodeLifecycle",
+        {
+            "monitor_grace": lambda s: s.node_monitor_grace_period,
+            "startup_grace": lambda s: s.node_startup_grace_period,
+            "pace": lambda s: (
+                s.node_eviction_rate,
+                s.secondary_node_eviction_rate,
+                s.unhealthy_zone_threshold,
+                s.large_cluster_size_threshold,
+            ),
+        },
+    ),
+    "taint-eviction-controller": Entry("volplane.controllers.tainteviction.controller:TaintEviction"),
+    "pod-garbage-collector-controller": Entry(
+        "volplane.controllers.podgc.controller:PodGarbage",
+        {"threshold": lambda s: s.terminated_pod_gc_threshold},
+    ),
     "garbage-collector-controller": Entry("volplane.controllers.garbage.controller:Garbage"),
     "namespace-controller": Entry("volplane.controllers.namespace.controller:Namespaces"),
     "serviceaccount-controller": Entry(

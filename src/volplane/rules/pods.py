@@ -39,6 +39,11 @@ def claim_keys(pod: Pod) -> list[str]:
     return [f"{pod.namespace}/{use.claim}" for use in uses(pod)]
 
 
+def node_of(pod: Pod) -> list[str]:
+    """The node that the pod is on; an index function."""
+    return [pod.spec.node_name] if pod.spec.node_name else []
+
+
 def has_ended(pod: Pod) -> bool:
     return pod.status.phase in ENDED
 

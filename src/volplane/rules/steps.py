@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from volplane.api.meta import Resource
 
+TICK = 0.001  # seconds; what is left of a wait may be less than what a clock can tell, and is over then
 UNTIL_CHANGED = float("inf")  # no timer: an object has to change first, and its event wakes the key
 
 

@@ -12,6 +12,8 @@ PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -1,0 +1,152 @@
+"""What a node's silence and conditions mean: its Ready condition, its taints, the readiness of its pods.
+
+Ready and taints follow each other: not Ready is tainted not-ready, Unknown is tainted unreachable, each once
+to keep new pods away (at once) and once to drive pods off (as fast as the zone's health allows). A taint
+somebody else gave the node is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from math import isinf
+
+from msgspec import Struct, structs
+
+from volplane.api.core import Node, NodeCondition, Pod, Taint
+from volplane.rules.steps import TICK, UNTIL_CHANGED, Say, Wait, normal, warning
+from volplane.rules.taints import NO_EXECUTE, NO_SCHEDULE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
+
+# What the kubelet reports, and what nobody reports any more when it is silent. The network is not its to say.
+REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+_KEYS = {
+    ("Ready", "False"): NOT_READY,
+    ("Ready", "Unknown"): UNREACHABLE,
+    ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
+    ("DiskPressure", "True"): "node.kubernetes.io/disk-pressure",
+    ("NetworkUnavailable", "True"): "node.kubernetes.io/network-unavailable",
+    ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
+}
+_OURS = {(key, NO_SCHEDULE) for key in (*_KEYS.values(), UNSCHEDULABLE)} | {
+    (NOT_READY, NO_EXECUTE),
+    (UNREACHABLE, NO_EXECUTE),
+}
+
+
+class View(Struct, frozen=True):
+    node: Node
+    now: datetime
+    silent: float  # seconds since it was last heard of
+    grace: float  # seconds of silence that mean nothing
+    turn: float = 0.0  # seconds until its pods may be driven off; infinite while nothing moves
+    pods: Sequence[Pod] = ()  # on the node, and ready as far as anybody knows
+
+
+class Lose(Struct, frozen=True):
+    """Conditions that nobody vouches for any more."""
+
+    conditions: tuple[NodeCondition, ...]
+
+
+class Mark(Struct, frozen=True):
+    """The node's taints as they ought to be."""
+
+    taints: tuple[Taint, ...]
+    drives_off: bool = False  # with this, the zone's turn is taken
+
+
+class Unready(Struct, frozen=True):
+    pod: Pod
+
+
+Step = Lose | Mark | Unready | Wait | Say
+
+
+def plan(view: View) -> Iterator[Step]:
+    node, conditions = view.node, {c.type: c for c in view.node.status.conditions}
+    if view.silent >= view.grace - TICK:
+        lost = tuple(_lost(view, conditions))
+        if lost:
+            yield Lose(lost)
+            before = conditions.get("Ready")
+            conditions.update({c.type: c for c in lost})
+            if before is not None and before.status == "True":
+                yield normal("NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
+    else:
+        yield Wait(view.grace - view.silent, f"the next heartbeat of {node.name}")
+    yield from _taints(view, conditions)
+    if _status(conditions) == "Unknown":
+        for pod in view.pods:
+            yield Unready(pod)
+            yield warning("NodeNotReady", "Node is not ready", pod)
+
+
+def grace_of(node: Node, monitor: float, startup: float) -> float:
+    """A node that never said a word is given more time."""
+    return monitor if any(c.type == "Ready" for c in node.status.conditions) else startup
+
+
+def _status(conditions: dict[str, NodeCondition]) -> str:
+    return conditions["Ready"].status if "Ready" in conditions else "Unknown"
+
+
+def _lost(view: View, conditions: dict[str, NodeCondition]) -> Iterator[NodeCondition]:
+    moment = _stamp(view.now)
+    for type in REPORTED:
+        held = conditions.get(type)
+        if held is None:
+            yield NodeCondition(
+                type=type,
+                status="Unknown",
+                last_heartbeat_time=view.node.metadata.creation_timestamp,
+                last_transition_time=moment,
+                reason="NodeStatusNeverUpdated",
+                message="Kubelet never posted node status.",
+            )
+        elif held.status != "Unknown":
+            yield structs.replace(
+                held,
+                status="Unknown",
+                last_transition_time=moment,
+                reason="NodeStatusUnknown",
+                message="Kubelet stopped posting node status.",
+            )
+
+
+# Taints
+
+
+def _taints(view: View, conditions: dict[str, NodeCondition]) -> Iterator[Mark | Wait]:
+    held = view.node.spec.taints
+    keeps_away = {_KEYS[c.type, c.status] for c in conditions.values() if (c.type, c.status) in _KEYS}
+    wanted = {(key, NO_SCHEDULE) for key in keeps_away}
+    if view.node.spec.unschedulable:
+        wanted.add((UNSCHEDULABLE, NO_SCHEDULE))
+    ready = conditions["Ready"].status if "Ready" in conditions else "True"  # a newcomer drives nobody off
+    drives = _KEYS.get(("Ready", ready))
+    driving = any(t.effect == NO_EXECUTE and t.key in (NOT_READY, UNREACHABLE) for t in held)
+    if drives is not None:
+        if driving and not isinf(view.turn):
+            wanted.add((drives, NO_EXECUTE))  # from one to the other at once, the pods' clocks run already
+        elif view.turn == 0:
+            wanted.add((drives, NO_EXECUTE))
+        else:
+            yield _held_back(view)
+    kept = tuple(t for t in held if (t.key, t.effect) in wanted or (t.key, t.effect) not in _OURS)
+    there = {(t.key, t.effect) for t in kept}
+    added = tuple(
+        Taint(key=key, effect=effect, time_added=_stamp(view.now)) for key, effect in sorted(wanted - there)
+    )
+    if added or kept != held:
+        fresh = not driving and any(t.effect == NO_EXECUTE for t in added)
+        yield Mark((*kept, *added), drives_off=fresh)
+
+
+def _held_back(view: View) -> Wait:
+    if isinf(view.turn):
+        return Wait(UNTIL_CHANGED, f"pods stay on {view.node.name}: too many nodes of its zone are not ready")
+    return Wait(view.turn, f"pods stay on {view.node.name} a little longer: one node after the other")
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,68 @@
+"""How fast pods may be driven off nodes that do not answer.
+
+Many nodes of a zone that fall silent together mean a broken network rather than broken nodes, and then
+moving everything makes it worse. When no node at all answers, it is we who are cut off: nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from msgspec import Struct
+
+from volplane.api.core import Node
+from volplane.rules.steps import TICK
+from volplane.rules.taints import is_ready
+
+REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
+
+
+class Pace(Struct, frozen=True):
+    """Nodes a second and per zone; the words are those of the flags."""
+
+    node_eviction_rate: float = 0.1
+    secondary_node_eviction_rate: float = 0.01
+    unhealthy_zone_threshold: float = 0.55
+    large_cluster_size_threshold: int = 50
+
+
+def zone_of(node: Node) -> str:
+    labels = node.metadata.labels
+    return f"{labels.get(REGION, '')}:{labels.get(ZONE, '')}"
+
+
+def pause(node: Node, nodes: Iterable[Node], pace: Pace) -> float:
+    """Seconds between two nodes of this node's zone; infinite while none may be given up."""
+    zones: dict[str, list[bool]] = {}
+    for each in nodes:
+        zones.setdefault(zone_of(each), []).append(is_ready(each))
+    if not any(any(ready) for ready in zones.values()):
+        return inf
+    rate = _rate(zones.get(zone_of(node), []), pace)
+    return 1 / rate if rate > 0 else inf
+
+
+def _rate(ready: list[bool], pace: Pace) -> float:
+    lost = ready.count(False)
+    if any(ready) and lost > 2 and lost / len(ready) >= pace.unhealthy_zone_threshold:
+        large = len(ready) > pace.large_cluster_size_threshold
+        return pace.secondary_node_eviction_rate if large else 0.0
+    return pace.node_eviction_rate
+
+
+class Turns:
+    """Whose turn it is: one node per zone and pause."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, float] = {}
+
+    def left(self, zone: str, pause: float, now: float) -> float:
+        """Seconds until the zone may give up another node."""
+        if pause == inf:
+            return inf
+        left = self._next.get(zone, now) - now
+        return left if left > TICK else 0.0
+
+    def take(self, zone: str, pause: float, now: float) -> None:
+        self._next[zone] = now + pause

@@ -1,0 +1,1 @@
+"""Pod garbage: pods that no kubelet will ever finish."""

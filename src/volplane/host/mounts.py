@@ -77,34 +77,48 @@ class MountEntry(Struct, frozen=True):
 
 
 class MountTable:
-    """What is mounted in this namespace, oldest first; a later mount on a path hides the earlier one."""
+    """What is mounted in this namespace, oldest first; a later mount on a path hides the earlier one.
 
-    def __init__(self, entries: Sequence[MountEntry]) -> None:
-        self.entries = tuple(entries)
-        self._top = {e.target: e for e in self.entries}
+    A node with many pods has hundreds of lines, and each question is about one or two of them: only those
+    are taken apart.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines
 
     @classmethod
     def parse(cls, text: str) -> MountTable:
-        return cls([_entry(line) for line in text.splitlines()])
+        return cls(text.splitlines())
+
+    @property
+    def entries(self) -> list[MountEntry]:
+        return [_entry(line) for line in self._lines]
 
     def __iter__(self) -> Iterator[MountEntry]:
         return iter(self.entries)
 
+    def mentioning(self, text: str, or_text: str = "\n") -> list[MountEntry]:
+        """Those whose line has this text in it, wherever: a sieve before the exact question."""
+        return [_entry(line) for line in self._lines if text in line or or_text in line]
+
     def at(self, path: str) -> MountEntry | None:
-        return self._top.get(os.path.abspath(path))
+        path = os.path.abspath(path)
+        found = [e for e in self.mentioning(f" {_escaped(path)} ") if e.target == path]
+        return found[-1] if found else None
 
     def under(self, path: str) -> list[MountEntry]:
         """Mounts at `path` and below it, innermost first: the order in which they can be unmounted."""
         path = os.path.abspath(path)
-        inside = [e for e in self.entries if e.target == path or e.target.startswith(path.rstrip("/") + "/")]
-        return inside[::-1]
+        below = path.rstrip("/") + "/"
+        entries = self.mentioning(f" {_escaped(path)}")
+        return [e for e in entries if e.target == path or e.target.startswith(below)][::-1]
 
     def references(self, device: str) -> list[MountEntry]:
         """Mounts of a block device, given by its path (links are followed) or by its `major:minor`."""
         if device.startswith("/"):
             number = os.stat(device).st_rdev
             device = f"{os.major(number)}:{os.minor(number)}"
-        return [e for e in self.entries if e.device == device]
+        return [e for e in self.mentioning(f" {device} ") if e.device == device]
 
     def siblings(self, path: str) -> list[str]:
         """Where else the directory mounted at `path`, or one inside it, is mounted."""
@@ -114,7 +128,7 @@ class MountTable:
         inside = mine.root.rstrip("/") + "/"
         return [
             e.target
-            for e in self.entries
+            for e in self.mentioning(f" {mine.device} ")
             if e.device == mine.device
             and e.target != mine.target
             and (e.root == mine.root or e.root.startswith(inside))
@@ -237,6 +251,13 @@ def _entry(line: str) -> MountEntry:
         source=_plain(source),
         super_options=tuple(super_options[0].split(",")) if super_options else (),
     )
+
+
+def _escaped(path: str) -> str:
+    """A path as the kernel writes it here."""
+    for letter in "\\ \t\n":
+        path = path.replace(letter, f"\\{ord(letter):03o}")
+    return path
 
 
 def _plain(text: str) -> str:

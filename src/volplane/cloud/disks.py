@@ -8,13 +8,12 @@ what it formats.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
 from volplane.cloud.model import GIB, Attachment, Instance
-from volplane.host import DeviceBusy, Host, MountEntry
+from volplane.host import DeviceBusy, Host, mounts
 from volplane.host.devices import DELETED
 
 BY_ID = "disk/by-id"
@@ -96,8 +95,7 @@ class Disks:
 
     async def _mounts(self, device: str) -> list[str]:
         """Where its file system, or its node as a raw block volume, is mounted."""
-        entries = (await self._host.mounts()).entries
-        return await self._host.call(_showing, device, entries)
+        return await self._host.call(_showing, device)
 
     async def survey(self) -> Survey:
         names = await self._host.call(os.listdir, self._directory)
@@ -177,9 +175,10 @@ def _unlink(links: tuple[str, ...]) -> None:
             os.unlink(link)
 
 
-def _showing(device: str, entries: Sequence[MountEntry]) -> list[str]:
+def _showing(device: str) -> list[str]:
     number = os.stat(device).st_rdev
     system, node = f"{os.major(number)}:{os.minor(number)}", f"/{os.path.basename(device)}"
+    entries = mounts.read_table().mentioning(f" {system} ", f"{node} ")
     return [
         e.target for e in entries if e.device == system or (e.root.endswith(node) and _is(e.target, number))
     ]

@@ -1,7 +1,9 @@
 """What nearly every node service does: format and mount, bind, publish a block device, undo it, measure it.
 
 All of it may run twice: each step looks first at what the machine shows. A device is formatted only if it
-is proven blank. Targets are the driver's to create and to delete, their parents are the kubelet's.
+is proven blank. Targets are the driver's to create and to delete, their parents are the kubelet's. Steps that
+follow each other run in one go on one of the host's threads: every change of threads costs as much as a look
+at the mount table.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from volplane.csi import v1
-from volplane.host import UNKNOWN, Host, MountEntry, Unreadable, WrongState
+from volplane.host import UNKNOWN, Host, MountEntry, Unreadable, WrongState, filesystems, mounts
 from volplane.sdk.errors import AlreadyExists, FailedPrecondition, Internal, NotFound
 
 DEFAULT_FILESYSTEM = "ext4"
@@ -25,73 +27,23 @@ class Mounter:
     async def stage(self, device: str, target: str, fstype: str = "", options: Sequence[str] = ()) -> None:
         """Format `device` if it is blank, check it, and mount it at `target`."""
         device = await self.host.call(os.path.realpath, device)
-        await self.host.call(os.makedirs, target, 0o750, True)
-        held = (await self.host.mounts()).at(target)
-        if held is not None:
-            await self._check_staged(held, device, fstype)
+        kind = await self.host.call(_made_ready, device, target, fstype, repair="ro" not in options)
+        if not kind:
             return
-        kind = await self._filesystem(device, fstype)
-        if "ro" not in options:
-            await self._repair(device, kind)
         try:
             await self.host.mount(device, target, kind, mount_options(kind, options))
         except OSError as error:
             raise Internal(f"{device} cannot be mounted at {target} as {kind}: {error.strerror}") from error
 
-    async def _check_staged(self, held: MountEntry, device: str, fstype: str) -> None:
-        number = await self.host.call(_device_number, device)
-        if held.device != number:
-            raise AlreadyExists(f"{held.target} is taken by {held.source}, not by {device}")
-        if fstype and held.fstype != fstype:
-            raise AlreadyExists(f"{held.target} is mounted as {held.fstype}, not as {fstype}")
-
-    async def _filesystem(self, device: str, fstype: str) -> str:
-        """What is on the device; if nothing is, the wanted file system is made."""
-        try:
-            found = await self.host.probe(device)
-        except Unreadable as error:
-            raise Internal(f"{device} cannot be read: {error.strerror}") from error
-        if found is None:
-            kind = fstype or DEFAULT_FILESYSTEM
-            await self.host.mkfs(device, kind)
-            return kind
-        if found.type == UNKNOWN or (fstype and found.type != fstype):
-            text = f"failed to mount the volume as {fstype or DEFAULT_FILESYSTEM}: it contains {found.type}"
-            raise FailedPrecondition(f"{text}, and data is never formatted over")
-        return found.type
-
-    async def _repair(self, device: str, kind: str) -> None:
-        try:
-            await self.host.fsck(device, kind)
-        except WrongState as error:
-            raise Internal(str(error)) from error
-
     async def unstage(self, target: str) -> None:
         """Nothing mounted there is fine."""
-        await self._unmount(target)
+        await self.host.call(_unmount, target)
 
     async def publish(
         self, staging: str, target: str, *, readonly: bool = False, alone: bool = False
     ) -> None:
         """Bind the staged file system to `target`; with `alone`, refuse a second target."""
-        table = await self.host.mounts()
-        staged = table.at(staging)
-        if staged is None:
-            raise FailedPrecondition(f"nothing is staged at {staging}")
-        held = table.at(target)
-        if held is not None:
-            if (held.device, held.root) != (staged.device, staged.root):
-                raise AlreadyExists(f"{target} is taken by {held.source}")
-            if held.readonly != (readonly or staged.readonly):
-                raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
-            return
-        elsewhere = table.siblings(staging)
-        if alone and elsewhere:
-            raise FailedPrecondition(
-                f"the volume is published at {elsewhere[0]}, and it is for one writer only"
-            )
-        await self.host.call(os.makedirs, target, 0o750, True)
-        await self.host.bind(staging, target, readonly=readonly)
+        await self.host.call(_publish, staging, target, readonly=readonly, alone=alone)
 
     async def publish_block(self, device: str, target: str) -> None:
         """Bind the device's node to the file `target`."""
@@ -107,19 +59,7 @@ class Mounter:
 
     async def unpublish(self, target: str) -> None:
         """Unmount and delete the target; it may be gone already."""
-        await self._unmount(target)
-        try:
-            await self.host.call(_remove_target, target)
-        except OSError as error:
-            raise Internal(f"{target} cannot be removed: {error.strerror}") from error
-
-    async def _unmount(self, target: str) -> None:
-        try:
-            while await self.host.is_mount(target):
-                if not await self.host.unmount(target):
-                    return
-        except OSError as error:
-            raise Internal(f"{target} cannot be unmounted: {error.strerror}") from error
+        await self.host.call(_unpublish, target)
 
     async def usage(self, path: str) -> list[v1.VolumeUsage]:
         """Bytes and inodes of a file system, or the size of a block device."""
@@ -155,6 +95,78 @@ class Mounter:
 def mount_options(fstype: str, options: Sequence[str]) -> list[str]:
     # A copy of a volume has its original's UUID, and xfs refuses to mount one UUID twice.
     return [*options, "nouuid"] if fstype == "xfs" and "nouuid" not in options else list(options)
+
+
+def _made_ready(device: str, target: str, fstype: str, *, repair: bool) -> str:
+    """The file system on the device, ready to be mounted at the target; nothing if it is mounted there."""
+    os.makedirs(target, 0o750, exist_ok=True)
+    held = mounts.read_table().at(target)
+    if held is not None:
+        _check_staged(held, device, fstype)
+        return ""
+    kind = _filesystem(device, fstype)
+    if repair:
+        try:
+            filesystems.fsck(device, kind)
+        except WrongState as error:
+            raise Internal(str(error)) from error
+    return kind
+
+
+def _check_staged(held: MountEntry, device: str, fstype: str) -> None:
+    if held.device != _device_number(device):
+        raise AlreadyExists(f"{held.target} is taken by {held.source}, not by {device}")
+    if fstype and held.fstype != fstype:
+        raise AlreadyExists(f"{held.target} is mounted as {held.fstype}, not as {fstype}")
+
+
+def _filesystem(device: str, fstype: str) -> str:
+    """What is on the device; if nothing is, the wanted file system is made."""
+    try:
+        found = filesystems.probe(device)
+    except Unreadable as error:
+        raise Internal(f"{device} cannot be read: {error.strerror}") from error
+    if found is None:
+        kind = fstype or DEFAULT_FILESYSTEM
+        filesystems.mkfs(device, kind)
+        return kind
+    if found.type == UNKNOWN or (fstype and found.type != fstype):
+        text = f"failed to mount the volume as {fstype or DEFAULT_FILESYSTEM}: it contains {found.type}"
+        raise FailedPrecondition(f"{text}, and data is never formatted over")
+    return found.type
+
+
+def _publish(staging: str, target: str, *, readonly: bool, alone: bool) -> None:
+    table = mounts.read_table()
+    staged, held = table.at(staging), table.at(target)
+    if staged is None:
+        raise FailedPrecondition(f"nothing is staged at {staging}")
+    if held is not None:
+        if (held.device, held.root) != (staged.device, staged.root):
+            raise AlreadyExists(f"{target} is taken by {held.source}")
+        if held.readonly != (readonly or staged.readonly):
+            raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
+        return
+    if alone and (elsewhere := table.siblings(staging)):
+        raise FailedPrecondition(f"the volume is published at {elsewhere[0]}, and it is for one writer only")
+    os.makedirs(target, 0o750, exist_ok=True)
+    mounts.bind(staging, target, readonly=readonly, recursive=True)
+
+
+def _unpublish(target: str) -> None:
+    _unmount(target)
+    try:
+        _remove_target(target)
+    except OSError as error:
+        raise Internal(f"{target} cannot be removed: {error.strerror}") from error
+
+
+def _unmount(target: str) -> None:
+    try:
+        while mounts.is_mount(target) and mounts.unmount(target):
+            pass
+    except OSError as error:
+        raise Internal(f"{target} cannot be unmounted: {error.strerror}") from error
 
 
 def _device_number(path: str) -> str:

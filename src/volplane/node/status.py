@@ -178,10 +178,17 @@ class NodeObject:
             if old is not None:
                 self._status_changed.set()  # somebody deleted the Node: it is made again
             return
+        if not self._is_said(new):
+            self._status_changed.set()  # somebody took us for lost, and we are here
         attached = frozenset(v.name for v in new.status.volumes_attached)
         news, self.attached = attached ^ self.attached, attached
         if news:
             self.on_attached(news)
+
+    def _is_said(self, node: Node) -> bool:
+        """Does the Node say of us what we say?"""
+        shown = {c.type: c.status for c in node.status.conditions}
+        return all(shown.get(c.type) == c.status for c in self._conditions(node))
 
     async def is_attached_live(self, unique: str) -> bool:
         async with asyncio.timeout(CALL):

@@ -34,6 +34,7 @@ class StatusPusher:
         self._client, self._pod, self._compute = client, pod, compute
         self._conditions: Sequence[PodCondition] = pod.status.conditions
         self._sent: PodStatus | None = None
+        self._revision = 0  # of our last write: what is older is no news
         self._wanted = asyncio.Event()
         self._urgent = asyncio.Event()
         self._idle = asyncio.Event()
@@ -46,6 +47,14 @@ class StatusPusher:
             self._idle.clear()
             if urgent:
                 self._urgent.set()
+
+    def seen(self, pod: Pod) -> None:
+        """The pod as the API has it. Whoever takes this node for lost says that its pods are not ready."""
+        if self._sent is None or pod.revision <= self._revision:
+            return
+        if _ready(pod.status) != _ready(self._sent):
+            self._sent, self._conditions = None, pod.status.conditions
+            self.push()
 
     async def flushed(self) -> None:
         """Until the newest status has been written, or nobody wants it."""
@@ -100,7 +109,7 @@ class StatusPusher:
         body: dict[str, Any] = builtins(status)
         for name in _CLEARED:
             body.setdefault(name, None)
-        await self._client.patch(
+        left = await self._client.patch(
             Pod,
             self._pod.name,
             self._pod.namespace,
@@ -108,3 +117,8 @@ class StatusPusher:
             subresource="status",
             uid=self._pod.uid,
         )
+        self._revision = left.revision
+
+
+def _ready(status: PodStatus) -> str:
+    return next((c.status for c in status.conditions if c.type == "Ready"), "")

@@ -86,6 +86,7 @@ class PodWorker:
     def update(self, pod: Pod) -> None:
         self.pod = pod
         self.shared.volumes.update(pod)
+        self._pusher.seen(pod)
         if pod.is_deleting:
             self.leave()
             self._hurry()

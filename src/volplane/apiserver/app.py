@@ -205,16 +205,16 @@ class App:
 
     async def _outside(self, request: Request, user: User, seen: Seen) -> Reply:
         """What is not a resource: health, version, metrics, discovery, schemas."""
-        path = request.path
         self._permit(user, path_act(request), seen)
+        path = request.path.rstrip("/")
         if public.is_health(path):
             return public.health(request, ready=self.ready)
         if path == "/version":
             return answers.json(200, public.VERSION)
         if path == "/openid/v1/jwks":
-            return answers.json(200, self.backend.issuer.jwks())
+            return public.told(self.backend.issuer.jwks(), "application/jwk-set+json")
         if path == "/.well-known/openid-configuration":
-            return answers.json(200, metadata())
+            return public.told(metadata(), "application/json")
         if path == "/metrics":
             return public.measured()
         if path == "/debug/trace":

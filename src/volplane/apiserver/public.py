@@ -1,8 +1,10 @@
-"""Health, version and metrics: what monitoring and clients ask before anything else. And the trace."""
+"""Health, version, metrics, keys: what monitoring and clients ask before anything else. And the trace."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -39,6 +41,12 @@ def health(request: Request, *, ready: bool) -> Response:
         body = f"[+]ping ok\n{store}\n{top} check {verdict}\n"
         return Response(status=200 if healthy else 500, headers=_TEXT, body=body.encode())
     return Response(status=200 if healthy else 500, headers=_TEXT, body=b"ok" if healthy else b"not ready")
+
+
+def told(document: Mapping[str, Any], media_type: str) -> Response:
+    """What those who check tokens by themselves need; they may keep it for an hour."""
+    headers = [("Content-Type", media_type), ("Cache-Control", "public, max-age=3600")]
+    return Response(status=200, headers=headers, body=msgspec.json.encode(document))
 
 
 def measured() -> Response:

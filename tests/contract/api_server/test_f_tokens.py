@@ -120,7 +120,10 @@ async def test_a_token_says_whose_it_is_and_what_it_is_bound_to(served: Any) -> 
             me = await bearer.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
             assert me.json["status"]["userInfo"] == status["user"]
             # The keys that sign such tokens are open to every account.
-            assert (await bearer.get("/openid/v1/jwks")).json["keys"][0]["kty"] == "EC"
+            keys = await bearer.get("/openid/v1/jwks")
+            assert keys.json["keys"][0]["kty"] == "EC"
+            assert keys.headers.get("content-type") == "application/jwk-set+json"
+            assert keys.headers.get("cache-control") == "public, max-age=3600"
             discovery = (await bearer.get("/.well-known/openid-configuration")).json
             assert (discovery["issuer"], discovery["jwks_uri"]) == (ISSUER, f"{ISSUER}/openid/v1/jwks")
         # The node is told, but the token lives as long as the pod does.

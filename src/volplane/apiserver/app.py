@@ -12,7 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 
 from msgspec import structs
 from prometheus_client import Counter, Histogram
@@ -139,7 +139,7 @@ class App:
         _check(entry, verb, target)
         if target.subresource == "proxy":
             return await self.streams.proxy(self.backend, target.name, target.below, request)
-        call = self._call(request, user, entry, verb, target)
+        call = self._call(request, user, entry, act, target)
         call.warnings.extend(entry.strategy.warnings)
         seen.warnings = call.warnings
         return await self._serve(request, entry, call)
@@ -188,7 +188,8 @@ class App:
         except TimeoutError as error:
             raise Timeout("Timeout: request did not complete within the allotted timeout") from error
 
-    def _call(self, request: Request, user: User, entry: Entry, verb: str, target: Target) -> Call:
+    def _call(self, request: Request, user: User, entry: Entry, act: Act, target: Target) -> Call:
+        verb = act.verb
         writes = verb in ("create", "update", "patch")
         return Call(
             verb,
@@ -200,8 +201,12 @@ class App:
             name=target.name,
             subresource=target.subresource,
             dry_run=options.dry_run(request.query, verb) if writes else False,
-            manager=options.manager(request) if writes else "",
+            manager=options.manager(request, verb) if writes else "",
+            may=partial(self._may, user, act),
         )
+
+    def _may(self, user: User, act: Act, verb: str) -> None:
+        self.authority.require(user, structs.replace(act, verb=verb))
 
     async def _outside(self, request: Request, user: User, seen: Seen) -> Reply:
         """What is not a resource: health, version, metrics, discovery, schemas."""

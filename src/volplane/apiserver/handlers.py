@@ -10,11 +10,13 @@ from msgspec import structs
 from volplane.api import codec, kinds
 from volplane.api.errors import APIError, InternalError, Unavailable
 from volplane.apiserver import answers, decode, options
+from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import Wanted, negotiate
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.subresources import Post
+from volplane.apiserver.verbs.apply import apply
 from volplane.apiserver.verbs.collection import delete_collection
 from volplane.apiserver.verbs.create import create
 from volplane.apiserver.verbs.delete import delete
@@ -58,7 +60,12 @@ async def on_patch(backend: Backend, entry: Entry, call: Call, request: Request)
     wanted = _wanted(entry, request)
     validation = options.field_validation(request.query, "patch")
     content_type = request.headers.get("content-type")
-    outcome = await patch(backend, entry, call, content_type, request.body, validation=validation)
+    applies = patches.media_type(entry.kind, content_type) == patches.APPLY
+    force = options.force(request.query, applies=applies)
+    if applies:
+        outcome = await apply(backend, entry, call, request.body, force=force, validation=validation)
+    else:
+        outcome = await patch(backend, entry, call, content_type, request.body, validation=validation)
     return answers.written(outcome, wanted, options.include_object(request.query))
 
 

@@ -6,8 +6,9 @@ shared by everybody in the process: nobody changes them (they are frozen).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,11 +26,12 @@ from volplane.apiserver.registry import Entry
 from volplane.apiserver.selection import select
 from volplane.apiserver.strategy import Call, User
 from volplane.apiserver.verbs import watch as watching
+from volplane.apiserver.verbs.apply import apply
 from volplane.apiserver.verbs.create import create
 from volplane.apiserver.verbs.delete import delete
 from volplane.apiserver.verbs.get import get
 from volplane.apiserver.verbs.list import Asked, list_records
-from volplane.apiserver.verbs.patch import patch as apply
+from volplane.apiserver.verbs.patch import patch as change
 from volplane.apiserver.verbs.update import update
 from volplane.base import clock
 from volplane.client.transport import Change, ChangeType, Page, Patch, PatchStyle, Watching
@@ -45,6 +47,7 @@ class Local:
         self._backend = backend
         self._user = user
         self._authority = authority
+        self._manager = user.name.rpartition(":")[2]  # of fields it changes in objects that are tracked
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         entry, call = self._call("get", type, namespace, name)
@@ -92,7 +95,9 @@ class Local:
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
         meta = obj.metadata
-        entry, call = self._call("update", type(obj), meta.namespace, meta.name, subresource)
+        entry, call = self._call(
+            "update", type(obj), meta.namespace, meta.name, subresource, manager=self._manager
+        )
         written: T = (await update(self._backend, entry, call, canonical(obj))).obj
         return written
 
@@ -108,10 +113,18 @@ class Local:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        entry, call = self._call("patch", type, namespace, name, subresource)
+        entry, call = self._call(
+            "patch", type, namespace, name, subresource, manager=manager or self._manager
+        )
+        if style is PatchStyle.APPLY:
+            assert isinstance(patch, Mapping)
+            head = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
+            body = msgspec.json.encode({**head, **patch})
+            written: T = (await apply(self._backend, entry, call, body, force=force)).obj
+            return written
         body = msgspec.json.encode(patch)
-        written: T = (await apply(self._backend, entry, call, style.value, body)).obj
-        return written
+        changed: T = (await change(self._backend, entry, call, style.value, body)).obj
+        return changed
 
     async def delete(
         self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
@@ -153,14 +166,28 @@ class Local:
         name: str = "",
         subresource: str = "",
         fields: str = "",
+        manager: str = "",
     ) -> tuple[Entry, Call]:
         entry = self._backend.registry.of(type)
         where = namespace if entry.kind.namespaced else ""
-        self._authority.require(self._user, _act(verb, entry.kind, where, name, subresource, fields))
+        act = _act(verb, entry.kind, where, name, subresource, fields)
+        self._authority.require(self._user, act)
         call = Call(
-            verb, entry.kind, self._user, self._backend.reader, clock.wall(), where, name, subresource
+            verb,
+            entry.kind,
+            self._user,
+            self._backend.reader,
+            clock.wall(),
+            where,
+            name,
+            subresource,
+            manager=manager,
+            may=partial(self._may, act),
         )
         return entry, call
+
+    def _may(self, act: Act, verb: str) -> None:
+        self._authority.require(self._user, structs.replace(act, verb=verb))
 
 
 def _act(verb: str, kind: Kind, namespace: str, name: str, subresource: str, fields: str) -> Act:

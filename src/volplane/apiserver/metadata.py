@@ -47,7 +47,6 @@ def born(call: Call, meta: ObjectMeta, *, generation: int) -> ObjectMeta:
         deletion_grace_period_seconds=None,
         self_link="",
         resource_version="",
-        managed_fields=(),
     )
 
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from volplane.api.errors import BadRequest, Invalid, forbidden, not_supported
+from volplane.api.errors import (
+    BadRequest,
+    Cause,
+    Invalid,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+)
 from volplane.api.meta import DeleteOptions
 from volplane.apiserver import decode
+from volplane.apiserver.apply.managed import MANAGER_LENGTH
 from volplane.apiserver.facts import Facts
 from volplane.apiserver.selection import select
 from volplane.apiserver.verbs import list as listing
@@ -59,9 +69,39 @@ def field_validation(query: Query, verb: str) -> str:
     return value
 
 
-def manager(request: Request) -> str:
+def manager(request: Request, verb: str) -> str:
     """Who writes: the name a client gives itself, else what its User-Agent begins with."""
-    return (request.query.get("fieldManager") or request.headers.get("user-agent").partition("/")[0])[:128]
+    named = request.query.get("fieldManager")
+    if not named:
+        agent = request.headers.get("user-agent").partition("/")[0]
+        printed = agent if agent.isprintable() else "".join(c for c in agent if c.isprintable())
+        return printed[:MANAGER_LENGTH] or "unknown"
+    if causes := _manager_causes(named):
+        raise Invalid.of(_WORDS[verb], "", causes, group="meta.k8s.io")
+    return named
+
+
+def _manager_causes(name: str) -> list[Cause]:
+    causes = [
+        invalid("fieldManager", name, f"invalid character U+{ord(c):04X} (at position {at})")
+        for at, c in enumerate(name)
+        if not c.isprintable()
+    ]
+    too_many = [too_long("fieldManager", MANAGER_LENGTH)] if len(name.encode()) > MANAGER_LENGTH else []
+    return too_many + causes
+
+
+def force(query: Query, *, applies: bool) -> bool:
+    """May an apply take fields from others? No other patch has to do with that."""
+    given = boolean(query, "force")
+    causes = []
+    if applies and not query.get("fieldManager"):
+        causes.append(required("fieldManager", "is required for apply patch"))
+    if not applies and given is not None:
+        causes.append(forbidden("force", "may not be specified for non-apply patch"))
+    if causes:
+        raise Invalid.of("PatchOptions", "", causes, group="meta.k8s.io")
+    return given or False
 
 
 def list_options(query: Query, facts: Facts) -> listing.Asked:

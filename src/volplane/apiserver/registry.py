@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
+from volplane.apiserver.apply.ownership import Ownership, ownership_of
 from volplane.apiserver.feed import Feed
 from volplane.apiserver.selection import Selection
 from volplane.apiserver.shape import Shape
@@ -39,6 +41,17 @@ class Entry:
         self._retired = False
         self.watching: set[asyncio.Timeout] = set()  # watches that wait for an event
         self.follow: Follow | None = None
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        """How fields of this kind are owned; worked out when the first object is tracked."""
+        facts = self.facts
+        return ownership_of(
+            self.kind,
+            status=facts.status,
+            status_metadata=facts.status_metadata,
+            schema=self.strategy.schema,
+        )
 
     def is_retired(self) -> bool:
         return self._retired

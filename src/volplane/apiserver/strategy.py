@@ -15,7 +15,7 @@ validation returns causes instead, so that all are told at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -53,6 +53,10 @@ class Reader(Protocol):
     async def list(self, type: type[R], namespace: str = "") -> Sequence[R]: ...
 
 
+def _anything(verb: str) -> None:
+    """Who calls without asking may do it all."""
+
+
 class Call(Struct):
     """One request as the hooks see it."""
 
@@ -65,7 +69,8 @@ class Call(Struct):
     name: str = ""
     subresource: str = ""
     dry_run: bool = False
-    manager: str = ""  # fieldManager, or what the User-Agent says
+    manager: str = ""  # fieldManager, or what the User-Agent says; "": what is created has no owner
+    may: Callable[[str], None] = _anything  # raises when the user may not do this verb to the same thing
     warnings: list[str] = field(default_factory=list)  # hooks append; each becomes a Warning header
 
 

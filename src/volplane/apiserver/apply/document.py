@@ -16,7 +16,7 @@ ABSENT: Any = object()
 
 
 class Untypable(ValueError):
-    """Data that its type has no place for: the path, and what is wrong there."""
+    """An item that nothing tells apart from others."""
 
 
 def parts(of: Type, value: Any) -> list[tuple[str, Any]] | None:
@@ -32,13 +32,13 @@ def parts(of: Type, value: Any) -> list[tuple[str, Any]] | None:
 
 def _item_key(of: Type, value: Any) -> str:
     if not isinstance(value, dict):
-        raise Untypable(": associative list with keys may not have non-map elements")
+        raise Untypable("associative list with keys may not have non-map elements")
     keys = {name: value.get(name, default) for name, default in of.keys.items()}
     keys = {name: found for name, found in keys.items() if found is not None}
     if not keys:
         named = " ".join(f'"{name}"' for name in of.keys)
         raise Untypable(
-            f": associative list with keys has an element that omits all key fields [{named}] "
+            f"associative list with keys has an element that omits all key fields [{named}] "
             "(and doesn't have default values for any key fields)"
         )
     return fields.item(keys)
@@ -179,43 +179,45 @@ def _merge_items(of: Type, live: Any, applied: list[Any]) -> list[Any]:
 
 
 def without(of: Type, value: Any, gone: Fields) -> Any:
-    """The value without the members of a set; a container that lost all it had is None."""
-    if of.form in (FIELDS, MAP) and isinstance(value, dict):
-        kept = {}
-        for name, part in value.items():
-            key = f"f:{name}"
-            below = gone.get(key)
-            if below is None:
-                kept[name] = part
-            elif not fields.is_member(below):
-                kept[name] = without(of.inner(key), part, below)
-        return kept or None
-    if of.form in (ITEMS, SET) and isinstance(value, list | tuple):
-        left = []
-        for key, part in parts(of, value) or ():
-            below = gone.get(key)
-            if below is None:
-                left.append(part)
-            elif not fields.is_member(below):
-                left.append(without(of.inner(key), part, below))
-        return left or None
-    return None if isinstance(value, dict | list | tuple) else value
+    """The value without the members of a set; what has lost all that it held is gone as well (ABSENT)."""
+    held = parts(of, value)
+    if held is None:
+        return ABSENT if isinstance(value, dict | list | tuple) else value
+    left = []
+    for key, part in held:
+        below = gone.get(key)
+        if below is None:
+            left.append((key, part))
+        elif not fields.is_member(below):
+            rest = without(of.inner(key), part, below)
+            if rest is not ABSENT:
+                left.append((key, rest))
+    if not left:
+        return ABSENT
+    return {key[2:]: part for key, part in left} if isinstance(value, dict) else [part for _, part in left]
 
 
-def check(of: Type, value: Any, path: str = "") -> None:
-    """Raises Untypable for fields that do not exist and for items that cannot be told apart."""
+def cut(of: Type, value: dict[str, Any], gone: Fields) -> dict[str, Any]:
+    """The same for a whole object, of which at least something empty is left."""
+    left = without(of, value, gone)
+    return {} if left is ABSENT else left
+
+
+def faults(of: Type, value: Any, path: str = "") -> list[str]:
+    """Fields that do not exist, and items that cannot be told apart, with their paths."""
     try:
         found = parts(of, value)
     except Untypable as error:
-        raise Untypable(f"{path}{error}") from None
-    if found is None:
-        return
+        return [f"{path}: {error}"]
+    out: list[str] = []
     seen: set[str] = set()
-    for key, part in found:
-        step = next(fields.paths({key: {}}))
+    for key, part in found or ():
+        step = fields.step(key)
         if key in seen:
-            raise Untypable(f"{path}: duplicate entries for key {step}")
+            out.append(f"{path}: duplicate entries for key {step}")
+        elif of.form == FIELDS and not of.declares(key) and not of.open:
+            out.append(f"{path}{step}: field not declared in schema")
+        else:
+            out += faults(of.inner(key), part, path + step)
         seen.add(key)
-        if of.form == FIELDS and not of.declares(key) and not of.open:
-            raise Untypable(f"{path}{step}: field not declared in schema")
-        check(of.inner(key), part, path + step)
+    return out

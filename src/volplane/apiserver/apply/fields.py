@@ -120,13 +120,14 @@ def paths(of: Fields, above: str = "") -> Iterator[str]:
     """The members as text (`.spec.ports[port=80]`): those of a level before those below it."""
     for key, below in of.items():
         if key != SELF and is_member(below):
-            yield above + _text(key)
+            yield above + step(key)
     for key, below in of.items():
         if key != SELF and below:
-            yield from paths(_inner(below), above + _text(key))
+            yield from paths(_inner(below), above + step(key))
 
 
-def _text(key: str) -> str:
+def step(key: str) -> str:
+    """One key as text."""
     kind, rest = key[:2], key[2:]
     if kind == "f:":
         return f".{rest}"

@@ -89,6 +89,9 @@ def apply(kind: Ownership, typed: Typed, live: Map, live_obj: Any, held: Managed
         merged = pruned(kind.type, merged, last.fields(), given, others)
     obj = typed(merged)
     changed, removed = (kind.owned(found, below) for found in kind.differ(live_obj, obj))
+    # A field that is applied as zero has not gone, even if a Struct cannot tell the two apart.
+    zeroed = fields.intersection(removed, owned)
+    changed, removed = fields.union(changed, zeroed), fields.difference(removed, zeroed)
     clashes = _clashes(others, changed)
     if clashes and not asked.force:
         raise Clash(clashes)
@@ -117,12 +120,10 @@ def pruned(of: Type, merged: Map, last: Fields, given: Fields, others: Managed) 
     for held in others.values():
         kept = fields.union(kept, held.fields())
     everything = document.named(of, document.collect(of, merged))
-    left = document.named(of, document.collect(of, document.without(of, merged, last) or {}))
+    left = document.named(of, document.collect(of, document.cut(of, merged, last)))
     # What is below something that went comes back when it has an owner, and so does what holds it.
     back = fields.union(left, document.named(of, kept))
-    cut = document.without(of, merged, fields.difference(everything, back)) or {}
-    remains = document.named(of, document.collect(of, cut))
+    smaller = document.cut(of, merged, fields.difference(everything, back))
+    remains = document.named(of, document.collect(of, smaller))
     # Only what was applied before may go; what nobody owned stays.
-    gone = fields.intersection(fields.difference(everything, remains), last)
-    result: Map = document.without(of, merged, gone) or {}
-    return result
+    return document.cut(of, merged, fields.intersection(fields.difference(everything, remains), last))

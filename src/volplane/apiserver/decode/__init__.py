@@ -80,6 +80,9 @@ def canonical(
 
 def typed(kind: Kind, data: dict[str, Any]) -> tuple[Any, list[str]]:
     """The object of a kind from plain data (changed on the way), and what is wrong with its fields."""
+    metadata = data.get("metadata")
+    if type(metadata) is dict and metadata.get("managedFields") == []:
+        metadata["managedFields"] = [{}]  # also says: forget all owners; an empty list would say nothing
     if kind.type is None:
         found = kind.clean(data) if kind.clean is not None else []
         return data, [f'unknown field "{path}"' for path in found]

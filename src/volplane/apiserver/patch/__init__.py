@@ -25,15 +25,12 @@ Map = dict[str, Any]
 
 def accepted(kind: Kind) -> tuple[str, ...]:
     """The patch types of a kind; custom resources have no schema for strategic merge patch."""
-    return (JSON, MERGE, STRATEGIC) if kind.type is not None else (JSON, MERGE)
+    return (JSON, MERGE, STRATEGIC, APPLY) if kind.type is not None else (JSON, MERGE, APPLY)
 
 
 def media_type(kind: Kind, content_type: str) -> str:
     """The patch type a Content-Type names. Raises UnsupportedMediaType."""
     name = content_type.partition(";")[0].strip().lower()
-    if name == APPLY:
-        # Server-side apply needs managedFields to merge by; it will not go through here.
-        raise UnsupportedMediaType(f"server-side apply ({APPLY}) is not available yet")
     if name not in accepted(kind):
         listed = ", ".join(accepted(kind))
         raise UnsupportedMediaType(
@@ -47,6 +44,10 @@ def apply_patch(
 ) -> Map:
     """The object (wire form) after the patch. `current` is left as it is."""
     name = media_type(kind, content_type)
+    if name == APPLY:
+        # Apply merges by owners, which a document without its stored object does not have.
+        listed = ", ".join(a for a in accepted(kind) if a != APPLY)
+        raise UnsupportedMediaType(f"{APPLY} is not accepted here, only {listed}")
     found = findings if findings is not None else []
     try:
         return _PATCHES[name](kind, current, body, found)

@@ -12,6 +12,8 @@ from msgspec import structs
 from volplane.api import errors, names
 from volplane.api.errors import AlreadyExists, APIError, BadRequest, Cause, Forbidden, Invalid, NotFound
 from volplane.apiserver import metadata
+from volplane.apiserver.apply import tracking
+from volplane.apiserver.apply.managed import Entries
 from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
@@ -26,7 +28,10 @@ class RevisionGiven(APIError):
     reason = ""
 
 
-async def create(backend: Backend, entry: Entry, call: Call, obj: Any) -> Written:
+async def create(
+    backend: Backend, entry: Entry, call: Call, obj: Any, *, owners: Entries | None = None
+) -> Written:
+    """`owners` are those that an apply has worked out."""
     strategy, shape = entry.strategy, entry.shape
     meta = shape.metadata(obj)
     if meta.resource_version:
@@ -35,9 +40,17 @@ async def create(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
     if entry.kind.namespaced:
         await require_namespace(backend, entry, call, meta.name)
     obj = strategy.defaults(obj)
+    obj = _owned(entry, obj, tracking.begun(entry, call, obj) if owners is None else owners)
     obj = await strategy.admit_create(call, obj)
     await backend.admission.create(call, obj)
     return await _store(backend, entry, call, obj)
+
+
+def _owned(entry: Entry, obj: Any, owners: Entries) -> Any:
+    meta = entry.shape.metadata(obj)
+    if not owners and not meta.managed_fields:
+        return obj
+    return entry.shape.with_metadata(obj, structs.replace(meta, managed_fields=owners))
 
 
 def placed(entry: Entry, call: Call, namespace: str) -> str:

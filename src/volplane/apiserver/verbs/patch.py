@@ -29,11 +29,12 @@ async def patch(
     *,
     validation: str = "Warn",
 ) -> Written:
-    patches.media_type(entry.kind, content_type)  # refused before anything is looked up
     warnings: list[str] = []
 
     async def changed(old: Any, record: Record) -> Any:
         current = msgspec.json.decode(entry.shape.wire(record.value, record.revision))
+        if b"managedFields" not in body:
+            current["metadata"].pop("managedFields", None)  # who does not name them leaves them as they are
         found: list[str] = []
         result = patches.apply_patch(entry.kind, content_type, current, body, findings=found)
         obj, warnings[:] = decode.canonical(entry.kind, result, validation, findings=found)

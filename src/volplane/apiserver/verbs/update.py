@@ -16,12 +16,15 @@ from msgspec import structs
 from volplane.api.errors import APIError, BadRequest, Cause, Conflict, Invalid, NotFound, invalid
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver import metadata
+from volplane.apiserver.apply import tracking
+from volplane.apiserver.apply.managed import Entries
 from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import create, placed, stamped
 from volplane.store import Missing, Record, Stale
 
+Owners = Callable[[Entry, Call, Any, Any, Entries], Entries]
 Change = Callable[[Any, Record], Awaitable[Any]]  # the object as the writer wants it, from the stored one
 
 
@@ -31,6 +34,7 @@ class Part(NamedTuple):
     prepare: Callable[[Call, Any, Any], Any]
     validate: Callable[[Call, Any, Any], list[Cause]]
     counts: bool = True  # may begin a new generation
+    owners: Owners = tracking.moved
 
 
 def _new(call: Call, old: Any, new: Any) -> Any:
@@ -41,7 +45,8 @@ def _fine(call: Call, old: Any, new: Any) -> list[Cause]:
     return []
 
 
-AS_IT_IS = Part(_new, _fine, counts=False)  # a write of the server's own, judged by whoever makes it
+# A write of the server's own, judged by whoever makes it.
+AS_IT_IS = Part(_new, _fine, counts=False, owners=tracking.kept)
 
 
 async def update(backend: Backend, entry: Entry, call: Call, obj: Any) -> Written:
@@ -58,6 +63,7 @@ async def update(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
     except NotFound:
         if not entry.facts.create_on_update or call.subresource:
             raise
+        call.may("create")
         bare = entry.shape.with_metadata(obj, structs.replace(meta, resource_version="", uid=""))
         return await create(backend, entry, call, bare)
 
@@ -75,7 +81,7 @@ async def modify(
     backend: Backend, entry: Entry, call: Call, change: Change, part: Part | None = None
 ) -> Written:
     """Change one stored object; without a `part` the subresource of the call decides."""
-    part = part or _part(entry, call)
+    part = part or part_of(entry, call)
     while True:
         record = await backend.record(entry, call.namespace, call.name)
         if record is None:
@@ -96,6 +102,10 @@ async def _settle(
     check_version(entry, call.name, was, wants, record.revision)
     new = shape.with_metadata(new, metadata.carried(was, wants))
     new = strategy.defaults(new)
+    owners = part.owners(entry, call, old, new, wants.managed_fields)
+    if owners is not was.managed_fields:
+        meta = structs.replace(shape.metadata(new), managed_fields=owners)
+        new = shape.with_metadata(new, meta)
     new = await strategy.admit_update(call, old, new)
     await backend.admission.update(call, old, new)
     new = part.prepare(call, old, new)
@@ -118,7 +128,7 @@ def check_version(entry: Entry, name: str, was: ObjectMeta, wants: ObjectMeta, r
         raise Conflict.of(entry.kind, name, why)
 
 
-def _part(entry: Entry, call: Call) -> Part:
+def part_of(entry: Entry, call: Call) -> Part:
     strategy = entry.strategy
     if call.subresource == "status":
         return Part(strategy.prepare_status, strategy.validate_status, counts=False)
@@ -143,6 +153,7 @@ async def commit(backend: Backend, entry: Entry, call: Call, record: Record, old
     """Write what came out, unless nothing changed; remove it if this was what kept it."""
     if vanishes(entry, new):
         return await remove(backend, entry, call, record, new)
+    new = tracking.settled(entry, old, new)
     value = entry.shape.stored(new)
     if value == record.value or (len(value) == len(record.value) and new == old):
         return Written(entry, old, record.value, record.revision)

@@ -1,0 +1,90 @@
+"""Ownership of fields in the verbs' terms: who owns what after a create, an update, a patch.
+
+Objects that are made in process belong to nobody (`Call.manager` is empty): our own controllers do not
+compete for fields, and most of what they make is theirs alone. An object that somebody made over the wire, or
+applied to, is tracked from then on whoever writes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from msgspec import structs
+
+from volplane.api.kinds import Kind
+from volplane.apiserver.apply import managed
+from volplane.apiserver.apply.fields import Unreadable
+from volplane.apiserver.apply.managed import Entries, Managed
+from volplane.apiserver.apply.ownership import Ownership
+from volplane.apiserver.shape import Shape
+from volplane.apiserver.strategy import Call
+
+
+class Tracked(Protocol):
+    """What this needs of an entry of the registry."""
+
+    kind: Kind
+    shape: Shape[Any]
+
+    @property
+    def ownership(self) -> Ownership: ...
+
+
+def begun(entry: Tracked, call: Call, obj: Any) -> Entries:
+    """The owners of a new object."""
+    if not call.manager:
+        return ()
+    kind = entry.ownership
+    changed, _ = kind.differ(kind.empty(), obj)
+    owner = managed.updater(call.manager, entry.kind.api_version)
+    return managed.created(owner, call.now, kind.owned(changed))
+
+
+def moved(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entries:
+    """The owners after a write; `sent`: what the writer's object says about them."""
+    live = entry.shape.metadata(old).managed_fields
+    if not live and not sent:
+        return live
+    if managed.is_reset(sent) and not call.subresource:
+        return ()
+    held, foreign = _held(call, live, sent)
+    if not held:
+        return ()
+    kind = entry.ownership
+    changed, removed = (kind.owned(found, call.subresource) for found in kind.differ(old, new))
+    if not changed and not removed and not foreign:
+        return live
+    owner = managed.updater(call.manager, entry.kind.api_version, call.subresource)
+    return managed.write(managed.updated(held, owner, call.now, changed, removed), live)
+
+
+def _held(call: Call, live: Entries, sent: Entries) -> tuple[Managed, bool]:
+    """The owners before a write. A client may rewrite them; who sends none, or nonsense, leaves them."""
+    if sent and sent != live and not call.subresource:
+        try:
+            return managed.read_foreign(sent), True
+        except Unreadable:
+            pass
+    return managed.read(live), False
+
+
+def kept(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entries:
+    """A write of the server's own has no owner."""
+    return entry.shape.metadata(old).managed_fields
+
+
+def given(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entries:
+    """An apply has worked them out already."""
+    return sent
+
+
+def settled(entry: Tracked, old: Any, new: Any) -> Any:
+    """The object to store: the old one if all that changed is when somebody owned something."""
+    was, now = entry.shape.metadata(old), entry.shape.metadata(new)
+    before, after = was.managed_fields, now.managed_fields
+    if before is after or len(before) != len(after) or before == after:
+        return new
+    if any(structs.replace(a, time=b.time) != b for a, b in zip(after, before, strict=True)):
+        return new
+    same = entry.shape.with_metadata(new, structs.replace(now, managed_fields=before))
+    return old if same == old else new

@@ -1,0 +1,207 @@
+"""Server-side apply: a configuration is put into the object of its name, which it creates if need be.
+
+The configuration is partial by nature, so it stays plain data until it is merged; only the result is typed,
+and then written like any update. What cannot be a part of such an object is refused before it is merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from volplane.api.errors import AlreadyExists, BadRequest, Conflict
+from volplane.api.meta import ObjectMeta
+from volplane.apiserver import decode
+from volplane.apiserver.apply import document, lastapplied, managed, merging, tracking
+from volplane.apiserver.apply.managed import Entries, Managed
+from volplane.apiserver.apply.merging import Asked, Clash, Outcome
+from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.decode.parse import Malformed, parse_json, parse_yaml
+from volplane.apiserver.decode.walk import Mismatch, walker
+from volplane.apiserver.decode.words import type_error
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.verbs.create import create, placed
+from volplane.apiserver.verbs.update import check_name, modify, part_of
+from volplane.store import Record
+
+Map = dict[str, Any]
+
+
+async def apply(
+    backend: Backend, entry: Entry, call: Call, body: bytes, *, force: bool = False, validation: str = "Warn"
+) -> Written:
+    config = _read(entry, call, body, validation)
+    asked = Asked(
+        config,
+        managed.applier(call.manager, call.subresource),
+        entry.kind.api_version,
+        call.now,
+        force,
+    )
+    if not call.subresource and await backend.record(entry, call.namespace, call.name) is None:
+        try:
+            return await _create(backend, entry, call, asked)
+        except AlreadyExists:
+            pass  # somebody was faster: it is there now
+
+    async def changed(old: Any, record: Record) -> Any:
+        return _applied(entry, call, asked, old, record)
+
+    part = part_of(entry, call)._replace(owners=tracking.given)
+    return await modify(backend, entry, call, changed, part)
+
+
+async def _create(backend: Backend, entry: Entry, call: Call, asked: Asked) -> Written:
+    call.may("create")
+    given = asked.config.get("metadata") or {}
+    if uid := given.get("uid"):
+        why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        raise Conflict.of(entry.kind, call.name, why)
+    if given.get("resourceVersion"):
+        raise Conflict.of(entry.kind, call.name)
+    outcome = _merged(entry, call, asked, {}, entry.ownership.empty(), {})
+    meta = entry.shape.metadata(outcome.obj)
+    check_name(call, meta)
+    return await create(
+        backend,
+        entry,
+        structs.replace(call, verb="create"),
+        outcome.obj,
+        owners=managed.write(outcome.managed),
+    )
+
+
+def _applied(entry: Entry, call: Call, asked: Asked, old: Any, record: Record) -> Any:
+    """The stored object with the configuration in it, and its owners."""
+    shape = entry.shape
+    meta = shape.metadata(old)
+    live = msgspec.json.decode(shape.wire(record.value, record.revision))
+    live["metadata"].pop("managedFields", None)
+    bare = shape.with_metadata(old, structs.replace(meta, managed_fields=()))
+    held = managed.read(meta.managed_fields) or _first_owners(entry, call, bare)
+    outcome = _merged(entry, call, asked, live, bare, held)
+    owners: Entries = managed.write(outcome.managed, meta.managed_fields)
+    wants: ObjectMeta = shape.metadata(outcome.obj)
+    check_name(call, wants)
+    placed(entry, call, wants.namespace)
+    return shape.with_metadata(outcome.obj, structs.replace(wants, managed_fields=owners))
+
+
+def _first_owners(entry: Entry, call: Call, obj: Any) -> Managed:
+    """Until somebody applies, an object that is not tracked is everybody's; from then on it had an owner."""
+    kind = entry.ownership
+    changed, _ = kind.differ(kind.empty(), obj)
+    owned = kind.owned(changed, call.subresource)
+    owner = managed.updater(managed.BEFORE_FIRST_APPLY, entry.kind.api_version, call.subresource)
+    return managed.updated({}, owner, call.now, owned, {})
+
+
+def _merged(entry: Entry, call: Call, asked: Asked, live: Map, live_obj: Any, held: Managed) -> Outcome:
+    typed = _typing(entry, call)
+    kubectl = call.manager == lastapplied.MANAGER
+    try:
+        outcome = merging.apply(entry.ownership, typed, live, live_obj, held, asked)
+    except Clash as clash:
+        own = lastapplied.allowed(entry.ownership.type, asked.version, live) if kubectl else {}
+        left = clash.besides(own)
+        if left.found:
+            raise left.told() from clash
+        forced = structs.replace(asked, force=True)
+        outcome = merging.apply(entry.ownership, typed, live, live_obj, held, forced)
+    if kubectl and lastapplied.annotation_of(outcome.document):
+        kind = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
+        renewed = lastapplied.renewed(outcome.document, {**kind, **asked.config})
+        return Outcome(renewed, typed(renewed), outcome.managed)
+    return outcome
+
+
+def _typing(entry: Entry, call: Call) -> Callable[[Map], Any]:
+    of = entry.kind.type
+    if of is None:
+        kind = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
+        return lambda data: {**kind, **data}
+
+    def typed(data: Map) -> Any:
+        try:
+            return msgspec.convert(data, of)
+        except msgspec.ValidationError as error:
+            raise _untypable(entry, call, type_error(of, error)) from error
+
+    return typed
+
+
+# The configuration
+
+
+def _read(entry: Entry, call: Call, body: bytes, validation: str) -> Map:
+    """The configuration without its type, checked and in canonical form."""
+    config, duplicates = _parse(body)
+    _check_head(entry, config)
+    if duplicates and validation == decode.STRICT:
+        raise BadRequest(f"error strict decoding YAML: {', '.join(duplicates)}")
+    if validation == decode.WARN:
+        call.warnings.extend(duplicates)
+    config = {k: v for k, v in config.items() if k not in ("apiVersion", "kind")}
+    try:
+        wrong = document.faults(entry.ownership.type, config)
+        if wrong:
+            raise _untypable(entry, call, _listed(wrong))
+        if entry.kind.type is not None:
+            walker(entry.kind.type)(config)
+    except Mismatch as error:
+        raise _untypable(entry, call, str(error)) from error
+    except RecursionError as error:
+        raise BadRequest("exceeded max depth") from error
+    return config
+
+
+def _parse(body: bytes) -> tuple[Map, list[str]]:
+    try:
+        document, duplicates = _parse_any(body)
+    except Malformed as error:
+        raise BadRequest(f"error decoding YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise BadRequest(
+            "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal "
+            "into Go value of type map[string]interface {}"
+        )
+    return document, duplicates
+
+
+def _parse_any(body: bytes) -> tuple[Any, list[str]]:
+    """Most clients send JSON, which is YAML as well, and reads a hundred times faster."""
+    if body.lstrip()[:1] == b"{":
+        try:
+            document, duplicates = parse_json(body)
+            return document, [f'duplicate field "{path}"' for path in duplicates]
+        except Malformed:
+            pass
+    return parse_yaml(body)
+
+
+def _check_head(entry: Entry, config: Map) -> None:
+    version, kind = config.get("apiVersion") or "", config.get("kind") or ""
+    if version != entry.kind.api_version or kind != entry.kind.kind:
+        raise BadRequest(f"invalid object type: {_gvk(str(version), str(kind))}")
+    metadata = config.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
+        raise BadRequest("metadata.managedFields must be nil")
+
+
+def _gvk(version: str, kind: str) -> str:
+    group, _, name = version.rpartition("/")
+    return f"{group}/{name}, Kind={kind}"
+
+
+def _listed(faults: list[str]) -> str:
+    return faults[0] if len(faults) == 1 else "\n  ".join(["errors:", *faults])
+
+
+def _untypable(entry: Entry, call: Call, why: str) -> BadRequest:
+    # Upstream answers this with 500; nothing a client sends shall be our internal error.
+    what = f"{call.namespace}/{call.name}; {_gvk(entry.kind.api_version, entry.kind.kind)}"
+    return BadRequest(f"failed to create typed patch object ({what}): {why}")

@@ -194,6 +194,75 @@ async def test_custom_resources_are_applied_too(served: Any) -> None:
         assert status.json["status"] == {"ready": True}
 
 
+def definition() -> dict[str, Any]:
+    part = {"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}}
+    parts = {
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["id"],
+        "items": {**part, "required": ["id"]},
+    }
+    spec = {"type": "object", "properties": {"size": {"type": "integer", "default": 1}, "parts": parts}}
+    status = {"type": "object", "properties": {"ready": {"type": "boolean"}}}
+    schema = {"type": "object", "properties": {"spec": spec, "status": status}}
+    version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+async def test_custom_resources_merge_by_their_schema(served: Any) -> None:
+    async with served() as api:
+        crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com"
+        assert (await apply(api, crd, definition())).status == 201
+        path = "/apis/example.com/v1/namespaces/default/things/t"
+        for _ in range(200):
+            if (await api.get(path)).json.get("details", {}).get("kind") == "things":
+                break
+            await asyncio.sleep(0.02)
+        head = {"apiVersion": "example.com/v1", "kind": "Thing"}
+
+        def thing(finalizers: list[str], **spec: Any) -> dict[str, Any]:
+            return {**head, "metadata": {"name": "t", "finalizers": finalizers}, "spec": spec}
+
+        one, two = {"id": "1", "n": 1}, {"id": "2", "n": 2}
+        made = await apply(api, path, thing(["a/b"], parts=[one]), "a")
+        assert (made.status, made.json["spec"]["size"]) == (201, 1), made.json
+        same = await apply(api, path, thing(["a/b"], parts=[one]), "a")
+        assert same.json == made.json
+        both = await apply(api, path, thing(["c/d"], parts=[two]), "b")
+        assert both.json["spec"]["parts"] == [one, two]
+        assert both.json["metadata"]["finalizers"] == ["a/b", "c/d"]
+        unknown = await apply(api, path, thing([], colour="red"), "b")
+        assert (unknown.status, ".spec.colour: field not declared" in unknown.json["message"]) == (400, True)
+        refused = await apply(api, path, thing([], parts=[{"id": "1", "n": 5}]), "b")
+        assert refused.json["details"]["causes"][0]["field"] == '.spec.parts[id="1"].n'
+        status = await apply(api, f"{path}/status", {**head, "status": {"ready": True}}, "s")
+        assert status.json["status"] == {"ready": True}, status.json
+        entry = next(e for e in status.json["metadata"]["managedFields"] if e["manager"] == "s")
+        assert entry["subresource"] == "status"
+        left = await apply(api, path, thing([]), "a")
+        assert left.json["spec"]["parts"] == [two]
+
+
+async def test_the_owner_of_an_attachments_status_is_kept(served: Any) -> None:
+    async with served() as api:
+        path = "/apis/storage.k8s.io/v1/volumeattachments"
+        spec = {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "pv"}}
+        await api.post(f"{path}?fieldManager=a", {"metadata": {"name": "v"}, "spec": spec})
+        said = await api.merge(f"{path}/v/status?fieldManager=attacher", {"status": {"attached": True}})
+        assert owners(said)["attacher", "Update"] == {"f:status": {"f:attached": {}}}
+        assert (await api.get(f"{path}/v")).json == said.json
+
+
 # Other writes
 
 

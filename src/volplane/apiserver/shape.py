@@ -41,7 +41,7 @@ class Shape(Protocol[O]):
     def with_status_of(self, obj: O, other: O) -> O: ...
 
     def only_status_of(self, new: O, old: O, *, metadata: bool) -> O:
-        """`old` with the status of `new`, and its metadata too where /status may write that."""
+        """`old` with the status of `new` and who owns it, and its metadata where /status may write that."""
         ...
 
     def differs(self, old: O, new: O, *, except_for: Iterable[str]) -> bool:
@@ -84,7 +84,9 @@ class StructShape:
         return structs.replace(obj, status=other.status)
 
     def only_status_of(self, new: Any, old: Any, *, metadata: bool) -> Any:
-        kept = new.metadata if metadata else old.metadata
+        kept = new.metadata
+        if not metadata:
+            kept = structs.replace(old.metadata, managed_fields=kept.managed_fields)
         return structs.replace(old, status=new.status, metadata=kept)
 
     def differs(self, old: Any, new: Any, *, except_for: Iterable[str]) -> bool:

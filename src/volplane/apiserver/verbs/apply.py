@@ -81,7 +81,7 @@ def _applied(entry: Entry, call: Call, asked: Asked, old: Any, record: Record) -
     meta = shape.metadata(old)
     live = msgspec.json.decode(shape.wire(record.value, record.revision))
     live["metadata"].pop("managedFields", None)
-    bare = shape.with_metadata(old, structs.replace(meta, managed_fields=()))
+    bare = live if entry.kind.type is None else _without_owners(entry, old, meta)
     held = managed.read(meta.managed_fields) or _first_owners(entry, call, bare)
     outcome = _merged(entry, call, asked, live, bare, held)
     owners: Entries = managed.write(outcome.managed, meta.managed_fields)
@@ -89,6 +89,10 @@ def _applied(entry: Entry, call: Call, asked: Asked, old: Any, record: Record) -
     check_name(call, wants)
     placed(entry, call, wants.namespace)
     return shape.with_metadata(outcome.obj, structs.replace(wants, managed_fields=owners))
+
+
+def _without_owners(entry: Entry, obj: Any, meta: ObjectMeta) -> Any:
+    return entry.shape.with_metadata(obj, structs.replace(meta, managed_fields=()))
 
 
 def _first_owners(entry: Entry, call: Call, obj: Any) -> Managed:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from volplane.cloud.model import GIB, Attachment, Instance
-from volplane.host import DeviceBusy, Host, mounts
+from volplane.host import DeviceBusy, Host, devices, mounts
 from volplane.host.devices import DELETED
 
 BY_ID = "disk/by-id"
@@ -35,6 +35,7 @@ class Disks:
     def __init__(self, host: Host, directory: str) -> None:
         self._host = host
         self._directory = os.path.realpath(directory)
+        self._last: dict[str, str] = {}  # where a volume was last seen; believed only after a look
 
     async def prepare(self) -> None:
         await self._host.call(os.makedirs, self._directory, 0o700, True)
@@ -60,38 +61,23 @@ class Disks:
 
     async def device(self, volume: str) -> str:
         """The loop device that has the volume, in whatever state, or nothing."""
-        file = self.file(volume)
-        bound = (await self._host.loops()).items()
-        return next((device for device, backing in bound if backing.removesuffix(DELETED) == file), "")
+        return await self._host.call(_bound, self.file(volume), self._last.get(volume, ""))
 
     async def attach(self, volume: str, attachment: Attachment, instance: Instance) -> None:
-        device = await self._host.loop_attach(self.file(volume))
-        await self._host.call(_link, device, _links(volume, attachment, instance))
+        links = _links(volume, attachment, instance)
+        self._last[volume] = await self._host.call(_attach, self.file(volume), links)
 
     async def detach(self, volume: str, attachment: Attachment, instance: Instance) -> None:
         """DeviceBusy, and everything as before, while anybody on this machine uses the disk."""
-        links = _links(volume, attachment, instance)
-        device = await self.device(volume)
-        if device and not await self._is_free(device):
-            raise DeviceBusy(device)
-        await self._host.call(_unlink, links)
-        if not device:
-            return
-        try:
-            await self._host.loop_detach(device, self.file(volume))
-        except DeviceBusy:
-            await self._host.call(_link, device, links)
-            raise
+        links, last = _links(volume, attachment, instance), self._last.get(volume, "")
+        await self._host.call(_detach, self.file(volume), links, last)
+        self._last.pop(volume, None)
 
     async def unbind(self, volume: str) -> None:
         """A binding that no attachment accounts for. DeviceBusy."""
         device = await self.device(volume)
         if device:
             await self._host.loop_detach(device, self.file(volume))
-
-    async def _is_free(self, device: str) -> bool:
-        """No mount shows it. The kernel guards a mounted file system, but not a published device node."""
-        return not await self._mounts(device)
 
     async def _mounts(self, device: str) -> list[str]:
         """Where its file system, or its node as a raw block volume, is mounted."""
@@ -142,6 +128,35 @@ def _create(path: str, size: int) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+def _bound(file: str, last: str) -> str:
+    """The loop device of a file; the one it had last is looked at first, because all of them are many."""
+    if last and devices.backing_file(last).removesuffix(DELETED) == file:
+        return last
+    bound = devices.loops().items()
+    return next((device for device, backing in bound if backing.removesuffix(DELETED) == file), "")
+
+
+def _attach(file: str, links: tuple[str, ...]) -> str:
+    device = devices.loop_attach(file)
+    _link(device, links)
+    return device
+
+
+def _detach(file: str, links: tuple[str, ...], last: str) -> None:
+    device = _bound(file, last)
+    # The kernel guards a mounted file system, but not a published device node.
+    if device and _showing(device):
+        raise DeviceBusy(device)
+    _unlink(links)
+    if not device:
+        return
+    try:
+        devices.loop_detach(device, file)
+    except DeviceBusy:
+        _link(device, links)
+        raise
 
 
 def _remove(path: str) -> None:

@@ -19,6 +19,7 @@ _LOOP_CLR_FD, _LOOP_SET_STATUS64, _LOOP_GET_STATUS64 = 0x4C01, 0x4C04, 0x4C05
 _LOOP_SET_CAPACITY, _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE = 0x4C07, 0x4C0A, 0x4C82
 _READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
 _LOOP_MAJOR = 7
+_PAGE = 4096
 
 # loop_info64: device, inode, rdevice, offset, sizelimit; number, encryption (2), flags; names, key, init
 _INFO = struct.Struct("=5Q4I64s64s32s2Q")
@@ -139,10 +140,15 @@ def backing_file(device: str) -> str:
 
 def _backing(name: str) -> str:
     try:
-        with open(f"/sys/block/{name}/loop/backing_file", errors="surrogateescape") as file:
-            return file.read().removesuffix("\n")
+        descriptor = os.open(f"/sys/block/{name}/loop/backing_file", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        return os.fsdecode(os.read(descriptor, _PAGE)).removesuffix("\n")  # sysfs gives a page at once
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
 
 
 def size_of(device: str) -> int:

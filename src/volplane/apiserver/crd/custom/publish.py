@@ -59,8 +59,8 @@ def _v2(schema: Schema) -> Made:
     if properties:
         optional = {name for name, inner in properties.items() if inner.get("nullable")}
         made["properties"] = {name: _v2(inner) for name, inner in properties.items()}
-        if made.get("required"):
-            made["required"] = [name for name in made["required"] if name not in optional]
+        needed = [name for name in made.pop("required", ()) if name not in optional]
+        made = {**made, "required": needed} if needed else made
     for key, inner in (("items", items_of(made)), ("additionalProperties", additional_of(made))):
         if inner is not None:
             made[key] = _v2(inner)

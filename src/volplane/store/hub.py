@@ -88,8 +88,10 @@ class Hub:
     def __init__(self, *, revision: int = 0, backlog: int = BACKLOG) -> None:
         self.revision = revision  # the newest one handed to the watchers
         self.backlog = backlog
-        # By prefix: a batch is filtered once for all watchers of a kind.
+        # By prefix: a batch is filtered once for all watchers of a kind. And the prefixes by their first two
+        # parts (`/registry/pods/`): a batch is held only against those it can touch.
         self._groups: dict[str, set[Watcher]] = {}
+        self._heads: dict[str, dict[str, None]] = {}
         self._closed = False
 
     def watch(self, prefix: str, revision: int, past: Past) -> Watcher:
@@ -99,6 +101,7 @@ class Hub:
         if self._closed:
             raise Closed("the store is closed")
         self._groups.setdefault(watcher.prefix, set()).add(watcher)
+        self._heads.setdefault(_head(watcher.prefix), {})[watcher.prefix] = None
 
     def leave(self, watcher: Watcher) -> None:
         group = self._groups.get(watcher.prefix)
@@ -106,13 +109,17 @@ class Hub:
             group.discard(watcher)
             if not group:
                 del self._groups[watcher.prefix]
+                del self._heads[_head(watcher.prefix)][watcher.prefix]
 
     def publish(self, events: Sequence[Event]) -> None:
-        keys = [event.key for event in events]
-        for prefix, group in list(self._groups.items()):
-            batch = [event for event, key in zip(events, keys, strict=True) if key.startswith(prefix)]
-            if batch:
-                for watcher in tuple(group):
+        by_head: dict[str, list[tuple[str, Event]]] = {"": [(event.key, event) for event in events]}
+        for key, event in by_head[""]:
+            if head := _head(key):
+                by_head.setdefault(head, []).append((key, event))
+        for head, pairs in by_head.items():
+            for prefix in tuple(self._heads.get(head, ())):
+                batch = [event for key, event in pairs if key.startswith(prefix)]
+                for watcher in tuple(self._groups.get(prefix, ())) if batch else ():
                     watcher.offer(batch)
         self.revision = events[-1].revision
 
@@ -129,3 +136,8 @@ class Hub:
     def close(self) -> None:
         self._closed = True
         self.fail(Closed("the store is closed"))
+
+
+def _head(key: str) -> str:
+    """Up to the third slash; nothing if there is none."""
+    return key[: key.find("/", key.find("/", 1) + 1) + 1] if key.count("/", 1) > 1 else ""

@@ -11,7 +11,6 @@ from volplane.api import kinds
 _NOT_YET = frozenset(
     {
         "certificatesigningrequests",
-        "cronjobs",
         "limitranges",
         "podtemplates",
         "replicationcontrollers",

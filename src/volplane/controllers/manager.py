@@ -65,6 +65,7 @@ CONTROLLERS: Mapping[str, Entry] = {
     "daemonset-controller": Entry("volplane.controllers.daemonset.controller:DaemonSets"),
     "statefulset-controller": Entry("volplane.controllers.statefulset.controller:StatefulSets"),
     "job-controller": Entry("volplane.controllers.job.controller:Jobs"),
+    "cronjob-controller": Entry("volplane.controllers.cronjob.controller:CronJobs"),
     "disruption-controller": Entry("volplane.controllers.disruption.controller:Disruptions"),
     "node-lifecycle-controller": Entry(
         "volplane.controllers.nodelifecycle.controller:NodeLifecycle",

@@ -15,6 +15,7 @@ from volplane.apiserver.strategies.budgets import BudgetRules
 from volplane.apiserver.strategies.claims import ClaimStrategy
 from volplane.apiserver.strategies.classes import AttributesClassStrategy, StorageClassStrategy
 from volplane.apiserver.strategies.config import ConfigMapStrategy, SecretStrategy
+from volplane.apiserver.strategies.crons import CronJobRules
 from volplane.apiserver.strategies.csi import CapacityStrategy, DriverStrategy, NodeDriversStrategy
 from volplane.apiserver.strategies.events import EventStrategy
 from volplane.apiserver.strategies.jobs import JobRules
@@ -69,6 +70,7 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "clusterrolebindings.rbac.authorization.k8s.io": ClusterRoleBindingStrategy,
     "controllerrevisions.apps": RevisionRules,
     "jobs.batch": JobRules,
+    "cronjobs.batch": CronJobRules,
     "poddisruptionbudgets.policy": BudgetRules,
 }
 

@@ -7,9 +7,18 @@ from datetime import datetime
 from typing import Any
 
 from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
-from volplane.api.batch import Job
+from volplane.api.batch import CronJob, Job
 from volplane.api.policy import PodDisruptionBudget
-from volplane.apiserver.tables.columns import Printer, age_of, columns, containers, labels, selector
+from volplane.apiserver.tables.columns import (
+    NONE,
+    Printer,
+    age,
+    age_of,
+    columns,
+    containers,
+    labels,
+    selector,
+)
 from volplane.base import clock
 from volplane.base.units import human_age
 
@@ -97,6 +106,22 @@ def _duration(one: Job, now: datetime) -> str:
     return human_age((end - clock.parse(one.status.start_time)).total_seconds())
 
 
+def _cron_job(one: CronJob, now: datetime) -> list[Any]:
+    spec, last = one.spec, one.status.last_schedule_time
+    template = spec.job_template.spec
+    return [
+        one.name,
+        spec.schedule,
+        NONE if spec.time_zone is None else spec.time_zone,
+        bool(spec.suspend),
+        len(one.status.active),
+        age(last, now) if last else NONE,
+        age_of(one, now),
+        *containers(template.template.spec.containers),
+        selector(template.selector),
+    ]
+
+
 def _budget(one: PodDisruptionBudget, now: datetime) -> list[Any]:
     numbers = (one.spec.min_available, one.spec.max_unavailable)
     shown = ["N/A" if number is None else str(number) for number in numbers]
@@ -129,6 +154,19 @@ PRINTERS: Mapping[str, Printer] = {
         _daemon_set,
     ),
     "statefulsets.apps": Printer(columns("Name", "Ready", "Age", *_WIDE[:2]), _stateful_set),
+    "cronjobs.batch": Printer(
+        columns(
+            "Name",
+            "Schedule",
+            "Timezone",
+            "Suspend#boolean",
+            "Active#integer",
+            "Last Schedule",
+            "Age",
+            *_WIDE,
+        ),
+        _cron_job,
+    ),
     "poddisruptionbudgets.policy": Printer(
         columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions#integer", "Age"), _budget
     ),

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from volplane.api import kinds
 from volplane.api.apps import ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet
-from volplane.api.batch import Job
+from volplane.api.batch import CronJob, Job
 from volplane.api.core import (
     ConfigMap,
     Endpoints,
@@ -39,8 +39,9 @@ from volplane.loops.controller import Controller
 log = logging.getLogger(__name__)
 
 FOLLOWED: tuple[type[Resource], ...] = (
-    Deployment, ReplicaSet, DaemonSet, StatefulSet, Job, ControllerRevision, Pod, PersistentVolumeClaim, Node,
-    CSINode, CSIStorageCapacity, ConfigMap, Secret, Service, ServiceAccount, Endpoints,
+    Deployment, ReplicaSet, DaemonSet, StatefulSet, Job, CronJob, ControllerRevision, Pod,
+    PersistentVolumeClaim, Node, CSINode, CSIStorageCapacity, ConfigMap, Secret, Service, ServiceAccount,
+    Endpoints,
 )  # fmt: skip
 
 Key = tuple[type[Resource], str]  # a kind and `namespace/name`

@@ -1,0 +1,1 @@
+"""CronJob: jobs that start by the clock."""

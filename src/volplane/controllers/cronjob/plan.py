@@ -1,0 +1,155 @@
+"""Which job is due, which old ones go, and when to look again.
+
+A start that was missed is made up for once, with the latest moment that passed, unless it is later than the
+deadline. A job's name is its moment, so that one moment never starts two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from msgspec import Struct, structs
+
+from volplane.api import kinds
+from volplane.api.batch import CronJob, CronJobStatus, Job
+from volplane.api.core import ObjectReference
+from volplane.api.meta import ObjectMeta
+from volplane.rules.cron import BadSchedule, Schedule, parse, zone
+from volplane.rules.steps import Say, Wait, normal, warning
+from volplane.rules.workloads import owner_reference
+
+MOMENT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
+TOO_MANY = 100
+_WORDS = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+
+
+class Start(Struct, frozen=True):
+    job: Job
+
+
+class Remove(Struct, frozen=True):
+    job: Job
+
+
+class Report(Struct, frozen=True):
+    status: CronJobStatus
+
+
+Step = Start | Remove | Report | Wait | Say
+
+
+def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step]:
+    """Steps for a cron job and the jobs it controls."""
+    status = observed(wanted, jobs)
+    if status != wanted.status:
+        yield Report(status)
+    if wanted.is_deleting:
+        return
+    yield from _history(wanted, jobs)
+    if wanted.spec.suspend:
+        return
+    try:
+        schedule, where = parse(wanted.spec.schedule), zone(wanted.spec.time_zone)
+    except BadSchedule as error:
+        yield warning("UnparseableSchedule", f'unparseable schedule "{wanted.spec.schedule}" : {error}')
+        return
+    except (KeyError, ValueError, OSError):
+        text = f'invalid timeZone: "{wanted.spec.time_zone}"'
+        yield warning("UnknownTimeZone", text)
+        return
+    due = schedule.latest(_since(wanted, status, now), now, where)
+    if due is not None:
+        if _passed(schedule, _since(wanted, status, now), now, where) > TOO_MANY:
+            yield warning("TooManyMissedTimes", _WORDS)
+        yield from _start(wanted, jobs, due)
+    coming = schedule.after(now, where)
+    if coming is not None:
+        yield Wait((coming - now).total_seconds(), f"next at {_stamp(coming)}")
+
+
+def _since(wanted: CronJob, status: CronJobStatus, now: datetime) -> datetime:
+    """Moments after this one may still be used."""
+    since = datetime.fromisoformat(status.last_schedule_time or wanted.metadata.creation_timestamp)
+    limit = wanted.spec.starting_deadline_seconds
+    return since if limit is None else max(since, now - timedelta(seconds=limit))
+
+
+def _passed(schedule: Schedule, since: datetime, now: datetime, where: tzinfo) -> int:
+    """How many moments went by; nobody counts further than what is too many."""
+    count, moment = 0, schedule.after(since, where)
+    while moment is not None and moment <= now and count <= TOO_MANY:
+        count, moment = count + 1, schedule.after(moment, where)
+    return count
+
+
+def _start(wanted: CronJob, jobs: Sequence[Job], due: datetime) -> Iterator[Start | Remove | Say]:
+    active = [j for j in jobs if not _end(j)]
+    if wanted.spec.concurrency_policy == "Forbid" and active:
+        text = "Not starting job because prior execution is running and concurrency policy is Forbid"
+        yield normal("JobAlreadyActive", text)
+        return
+    if wanted.spec.concurrency_policy == "Replace":
+        yield from (Remove(job) for job in active)
+    yield Start(new_job(wanted, due))
+
+
+def new_job(wanted: CronJob, due: datetime) -> Job:
+    template = wanted.spec.job_template
+    metadata = ObjectMeta(
+        name=f"{wanted.name}-{int(due.timestamp()) // 60}",
+        namespace=wanted.namespace,
+        labels=template.metadata.labels,
+        annotations={**template.metadata.annotations, MOMENT: _stamp(due)},
+        owner_references=(owner_reference(wanted),),
+    )
+    return Job(metadata=metadata, spec=template.spec)
+
+
+def _end(job: Job) -> str:
+    ends = (c.type for c in job.status.conditions if c.type in ("Complete", "Failed") and c.status == "True")
+    return next(ends, "")
+
+
+def _history(wanted: CronJob, jobs: Sequence[Job]) -> Iterator[Remove]:
+    for word, limit in (
+        ("Complete", wanted.spec.successful_jobs_history_limit),
+        ("Failed", wanted.spec.failed_jobs_history_limit),
+    ):
+        ended = sorted(
+            (j for j in jobs if _end(j) == word), key=lambda j: (j.status.start_time or "", j.name)
+        )
+        if limit is not None:
+            yield from (Remove(j) for j in ended[: max(len(ended) - limit, 0)] if not j.is_deleting)
+
+
+def observed(wanted: CronJob, jobs: Sequence[Job]) -> CronJobStatus:
+    """What the jobs themselves show: also those whose start we did not live to write down."""
+    kind = kinds.of(Job)
+    active = tuple(
+        ObjectReference(
+            kind=kind.kind,
+            namespace=job.namespace,
+            name=job.name,
+            uid=job.uid,
+            api_version=kind.api_version,
+            resource_version=next(
+                (a.resource_version for a in wanted.status.active if a.uid == job.uid),
+                job.metadata.resource_version,
+            ),
+        )
+        for job in sorted(jobs, key=lambda j: j.name)
+        if not _end(job) and not job.is_deleting
+    )
+    moments = [wanted.status.last_schedule_time, *(j.metadata.annotations.get(MOMENT) for j in jobs)]
+    successes = [wanted.status.last_successful_time, *(j.status.completion_time for j in jobs)]
+    return structs.replace(
+        wanted.status,
+        active=active,
+        last_schedule_time=max((m for m in moments if m), default=None),
+        last_successful_time=max((m for m in successes if m), default=None),
+    )
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -59,6 +59,10 @@ class Handler(logging.StreamHandler[IO[str]]):
 
 def setup(level: str | int = logging.INFO, stream: IO[str] | None = None) -> None:
     """Route everything through one handler; calling it again replaces the earlier one."""
+    # No line says where in the code or in which thread it was written, so nobody has to find out. These are
+    # the switches that the library documents for it.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, Handler)]:
         root.removeHandler(old)

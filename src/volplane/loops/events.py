@@ -33,7 +33,9 @@ SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time ar
 BURST, REFILL = 25.0, 1 / 300.0  # per object and source
 TRIES, TRY_PAUSE = 12, 10.0  # while the server cannot be reached
 FLUSH = 2.0  # seconds that a stopping role gives its last events
-LULL = 0.25  # seconds before a note is written: what it tells of is under way, and needs the store more
+# Seconds before a note is written: what it tells of is under way, and needs the store more. While the loop is
+# late by this much, as in a burst of work, the notes wait on, but never longer than that.
+LULL, LATE, PATIENCE = 0.25, 0.01, 2.0
 LONGEST_MESSAGE = 1024
 COMBINED = "(combined from similar events): "
 
@@ -192,9 +194,7 @@ class Recorder:
     async def _run(self) -> None:
         while True:
             await self._news.wait()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LULL):
-                    await self._hurry.wait()
+            await self._lull()
             while self._notes:
                 wave = self._wave()
                 await asyncio.gather(*(self._persist(note) for note in wave))
@@ -203,6 +203,16 @@ class Recorder:
             self._news.clear()
             self._hurry.clear()
             self._idle.set()
+
+    async def _lull(self) -> None:
+        begun = due = clock.now()
+        while not self._hurry.is_set():
+            due = clock.now() + LULL
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._hurry.wait()
+            if clock.now() - due < LATE or clock.now() - begun > PATIENCE:
+                return
 
     def _wave(self) -> list[Note]:
         """The next notes of different groups: written side by side they share the store's commit."""

@@ -39,6 +39,7 @@ COMPONENT = "csi-provisioner"
 SAVING = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
 INFEASIBLE = 300.0  # seconds without a call after the driver called the arguments wrong
 UNDO_TRIES = 5
+PATIENCE = 5.0  # seconds that the end of an order stays back while others begin
 BINDING = 0.5  # seconds that the binder has the claim to itself: it writes over the very version it has seen
 
 
@@ -340,6 +341,8 @@ class Claims(Controller[str]):
     async def _settle_in_turn(self, claim: PersistentVolumeClaim) -> None:
         """The order comes off when the binder is through with the claim, or nobody wants it any more."""
         left = self._binding.get(claim.uid, 0.0) - clock.now()
+        if left < 0 and self._attempts and left > -PATIENCE:
+            left = BINDING  # others are waiting for their volumes, and nobody for this
         if left > 0 and claim.uid not in self._unnoted and self._is_wanted(claim):
             return self.queue.later(claim.key, left, "the volume is made, and the order is to come off")
         self._binding.pop(claim.uid, None)

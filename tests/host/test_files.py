@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from volplane.host import Escapes, Host, NodePaths, atomic_write
-from volplane.host.files import make_directory, opened_below, parts
+from volplane.host.files import make_directory, opened_below, parts, remove_written
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -19,6 +19,17 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert file.read_bytes() == b"two"
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert os.listdir(tmp_path) == ["vol_data.json"]
+
+
+def test_a_file_goes_with_what_killed_writers_have_left(tmp_path: Path) -> None:
+    file, other = tmp_path / "vol_data.json", tmp_path / ".vol_data.json.keep"
+    atomic_write(str(file), b"one")
+    (tmp_path / ".vol_data.json.4711.7f0.tmp").write_bytes(b"tw")
+    other.touch()
+    for _ in range(2):
+        remove_written(str(file))
+    assert os.listdir(tmp_path) == [other.name]
+    remove_written(str(tmp_path / "gone" / "vol_data.json"))
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

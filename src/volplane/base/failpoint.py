@@ -11,6 +11,7 @@ vain look at `armed` first.
     cloud:<Action>:asked|intent|effect|result   disk service, between its ledger's writes and its effects
     host:<effect>:before|after              mounts, loop devices, file systems
     file:<what>:<write|remove>:before|after     what a node must find again after a restart
+    file:<name>:half                        a file is written under another name, and not yet renamed
     container:<start|stop|remove>:before|after, container:stop:asked
 """
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
+from volplane.base import failpoint
 from volplane.host import mounts, syscalls
 
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,7 +52,7 @@ def stats(path: str) -> Stats:
 def atomic_write(path: str, data: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
     """Replace `path` so that readers see the old or the new content. `durable` also survives a power cut."""
     directory, name = os.path.split(path)
-    temporary = os.path.join(directory, f".{name}.{os.getpid()}.{id(data):x}.tmp")
+    temporary = os.path.join(directory, f"{_half(name)}{os.getpid()}.{id(data):x}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "wb", buffering=0) as file:
@@ -59,12 +60,26 @@ def atomic_write(path: str, data: bytes, mode: int = 0o600, *, durable: bool = F
             file.write(data)
             if durable:
                 os.fsync(descriptor)
+        failpoint.hit(f"file:{name}:half")
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
     if durable:
         _sync_directory(directory or ".")
+
+
+def remove_written(path: str) -> None:
+    """Remove a file of `atomic_write`, and what a writer that was killed half-way has left beside it."""
+    directory, name = os.path.split(path)
+    with suppress(FileNotFoundError):
+        for entry in os.listdir(directory or "."):
+            if entry == name or (entry.startswith(_half(name)) and entry.endswith(".tmp")):
+                os.unlink(os.path.join(directory, entry))
+
+
+def _half(name: str) -> str:
+    return f".{name}."
 
 
 def _sync_directory(path: str) -> None:

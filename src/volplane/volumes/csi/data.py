@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from volplane.base import failpoint
 from volplane.host import atomic_write
+from volplane.host.files import remove_written
 from volplane.volumes.base import VolumeFailure, make_directory
 
 Data = Mapping[str, str]
@@ -43,8 +44,8 @@ def prepare(directory: str, path: str, data: Data, mode: int = 0o750) -> None:
 
 
 def remove(path: str) -> None:
-    with failpoint.around("file:vol_data:remove"), suppress(FileNotFoundError):
-        os.unlink(path)
+    with failpoint.around("file:vol_data:remove"):
+        remove_written(path)
 
 
 def scan_staged(directory: str) -> list[Data]:

@@ -33,16 +33,16 @@ def command(settings: Settings, separate: bool, log_level: str) -> None:
 
 
 async def _up(settings: Settings, separate: bool, stop: asyncio.Event) -> None:
+    started = time.monotonic()
     try:
         async with Separate(settings) if separate else Cluster(settings) as cluster:
-            await _serve(cluster, stop)
+            await _serve(cluster, stop, started)
     except CannotStart as error:
         raise Failure(str(error)) from error
     _say("stopped")
 
 
-async def _serve(cluster: Cluster | Separate, stop: asyncio.Event) -> None:
-    started = time.monotonic()
+async def _serve(cluster: Cluster | Separate, stop: asyncio.Event, started: float) -> None:
     await until(stop, cluster.ready())
     if not stop.is_set():
         _say(f"ready in {time.monotonic() - started:.2f} s: {len(cluster.members)} nodes, {cluster.url}")

@@ -216,6 +216,7 @@ class Separate:
             "--root-ca-file",
             str(self.authority.pair.cert_path),
             f"--pvclaimbinder-sync-period={settings.pvclaimbinder_sync_period}",
+            f"--node-monitor-grace-period={settings.node_monitor_grace_period}",
             f"--max-wait-for-unmount={settings.max_wait_for_unmount}",
             f"--disable-force-detach-on-timeout={str(settings.disable_force_detach_on_timeout).lower()}",
         ]

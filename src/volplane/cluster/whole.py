@@ -44,6 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     nodes_per_zone: Annotated[int, about("how many of them share a zone")] = 2
     port: Annotated[int, about("of the API server; 0: the last one, at first any that is free")] = 0
     pvclaimbinder_sync_period: Annotated[float, about("between two looks at every claim and volume")] = 15.0
+    node_monitor_grace_period: Annotated[float, about("silence after which a node counts as lost")] = 40.0
     max_wait_for_unmount: Annotated[float, about("what a node that does not answer gets to unmount")] = 360.0
     disable_force_detach_on_timeout: Annotated[bool, about("never detach from such a node by force")] = False
 
@@ -123,6 +124,7 @@ class Cluster:
     def _manager(self) -> manager.Settings:
         return manager.Settings(
             pvclaimbinder_sync_period=self.settings.pvclaimbinder_sync_period,
+            node_monitor_grace_period=self.settings.node_monitor_grace_period,
             max_wait_for_unmount=self.settings.max_wait_for_unmount,
             disable_force_detach_on_timeout=self.settings.disable_force_detach_on_timeout,
             root_ca=self.server.ca.decode(),

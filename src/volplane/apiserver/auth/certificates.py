@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -148,7 +149,16 @@ def _usable(pair: Pair, issuer: x509.Certificate | None = None) -> bool:
     certificate = x509.load_pem_x509_certificate(pair.cert)
     if certificate.not_valid_after_utc - RENEW_BEFORE < datetime.now(UTC):
         return False
-    return issuer is None or certificate.issuer == issuer.subject
+    return issuer is None or _is_signed_by(certificate, issuer)
+
+
+def _is_signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """By its key: a CA that was made anew has the same name."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _subject(pair: Pair) -> x509.Name:

@@ -34,7 +34,10 @@ class Sizes:
         self.held = 200 if quick else 1000
 
 
-async def measure(only: str, nodes: int, sizes: Sizes) -> list[Figure]:
+Waits = dict[str, float]  # measure → the part of its time that the cluster waited for a CPU
+
+
+async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits) -> list[Figure]:
     figures: list[Figure] = []
     if "e" in only:
         _say("e: start-up")
@@ -46,27 +49,26 @@ async def measure(only: str, nodes: int, sizes: Sizes) -> list[Figure]:
             figures += await memory.measure(running, sizes.held)
     if set(only) & set("abcdg"):
         async with Running(nodes) as running:
-            figures += await _on_one(running, only, sizes)
+            figures += await _on_one(running, only, sizes, waits)
     return sorted(figures, key=lambda figure: KEYS.index(figure.key))
 
 
-async def _on_one(running: Running, only: str, sizes: Sizes) -> list[Figure]:
+async def _on_one(running: Running, only: str, sizes: Sizes, waits: Waits) -> list[Figure]:
+    steps = {
+        "g": ("the floor", lambda: floor.measure(running, sizes.floor)),
+        "a": ("journeys", lambda: journeys.measure(running, sizes.journeys)),
+        "b": ("single claims", lambda: claims.one_by_one(running, sizes.singles)),
+        "c": ("many claims", lambda: claims.at_once(running, sizes.claims, sizes.rounds)),
+        "d": ("many pods", lambda: pods.measure(running, sizes.pods, sizes.rounds)),
+    }
     figures: list[Figure] = []
-    if "g" in only:
-        _say("g: the floor")
-        figures += await floor.measure(running, sizes.floor)
-    if "a" in only:
-        _say("a: journeys")
-        figures += await journeys.measure(running, sizes.journeys)
-    if "b" in only:
-        _say("b: single claims")
-        figures += await claims.one_by_one(running, sizes.singles)
-    if "c" in only:
-        _say("c: many claims")
-        figures += await claims.at_once(running, sizes.claims, sizes.rounds)
-    if "d" in only:
-        _say("d: many pods")
-        figures += await pods.measure(running, sizes.pods, sizes.rounds)
+    for key, (name, step) in steps.items():
+        if key in only:
+            _say(f"{key}: {name}")
+            before = running.waiting()
+            figures += await step()
+            run, delayed = (now - then for now, then in zip(running.waiting(), before, strict=True))
+            waits[key] = delayed / (run + delayed)
     return figures
 
 
@@ -90,13 +92,17 @@ def main(given: Sequence[str] | None = None) -> None:
     chosen = _arguments(given)
     # As an installed package: its byte code is there, and no start-up pays for compiling.
     compileall.compile_dir(str(Path(volplane.__file__).parent), quiet=2)
-    facts = machine()
+    facts, waits = machine(), Waits()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(measure(chosen.only, chosen.nodes, Sizes(quick=chosen.quick)))
+        figures = runner.run(measure(chosen.only, chosen.nodes, Sizes(quick=chosen.quick), waits))
     print(table(figures))
     file = Path(f"bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
-    file.write_bytes(document(figures, facts | {"nodes": chosen.nodes, "quick": chosen.quick}))
-    print(f"\nload at the start {facts['load'][0]:.1f} on {facts['cpus']} CPUs; everything in {file}")
+    facts |= {"nodes": chosen.nodes, "quick": chosen.quick, "waited_for_cpu": waits}
+    file.write_bytes(document(figures, facts))
+    shown = ", ".join(f"{key} {part:.0%}" for key, part in waits.items())
+    print(f"\nof its time the cluster waited for a CPU that others had: {shown or 'not measured'}")
+    print("(beyond a few percent the machine was busy, and the times are too long)")
+    print(f"everything in {file}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """(f) Resident memory, idle and with a thousand claims.
 
-Counted is every process that belongs to the cluster: the one that was started, its children, and those of
-their children's sessions. Pages that several of them share are shared out (PSS), so that the sum is what the
-machine really spends; the main process alone is told as RSS, as `ps` shows it.
+The process itself as `ps` shows it (RSS); then with the launchers of its nodes and what they keep ready, of
+which only their own pages count: the others they share.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ async def measure(running: Running, count: int) -> list[Figure]:
     await delete_all(running)
     return [
         _figure("resident memory, idle", idle, aim=120, upstream=988),
-        _figure("  with all its helpers (PSS)", idle_all),
+        _figure("    and its helpers", idle_all),
         _figure(f"resident memory, {count} claims", full),
-        _figure("  with all its helpers (PSS)", full_all),
+        _figure("    and its helpers", full_all),
     ]
 
 
@@ -41,7 +40,12 @@ def resident(pid: int) -> float:
 
 
 def total(pid: int) -> float:
-    return sum(_field(f"/proc/{p}/smaps_rollup", "Pss:") for p in (pid, *descendants(pid)))
+    return resident(pid) + sum(own_pages(helper) for helper in descendants(pid))
+
+
+def own_pages(pid: int) -> float:
+    path = f"/proc/{pid}/smaps_rollup"
+    return _field(path, "Private_Clean:") + _field(path, "Private_Dirty:")
 
 
 def descendants(pid: int) -> list[int]:
@@ -62,7 +66,8 @@ def descendants(pid: int) -> list[int]:
 
 def _field(path: str, name: str) -> float:
     """In MB (10^6 bytes)."""
-    for line in Path(path).read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024 / 1e6
-    return 0.0
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:  # ended meanwhile
+        return 0.0
+    return sum(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(name))

@@ -111,6 +111,11 @@ class Running:
 
     # --- what measures need
 
+    def waiting(self) -> tuple[int, int]:
+        """Nanoseconds that the cluster's main thread has run, and has been ready to run without a CPU."""
+        run, delayed, _ = Path(f"/proc/{self.process.pid}/schedstat").read_text().split()
+        return int(run), int(delayed)
+
     async def seen(self, type: type[T]) -> Cache[T]:
         """All objects of a kind, kept up to date by a watch."""
         cache = self.client.cache(type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from volplane.api.authorization import FieldSelectorAttributes, LabelSelectorAttributes, ResourceAttributes
 from volplane.api.errors import Cause, invalid, required
 from volplane.api.meta import LabelSelector
-from volplane.api.selectors import BadSelector, Fields, FieldTerm, Labels
+from volplane.api.selectors import BadSelector, Fields, FieldTerm, Labels, Requirement
 
 _SIGNS = {"In": False, "NotIn": True}  # operator: is it negated
 
@@ -51,7 +51,7 @@ def labels(given: LabelSelectorAttributes) -> tuple[Labels, bool]:
             return Labels.parse(given.raw_selector), False
         except BadSelector:
             return Labels(), True
-    known = []
+    known: list[Requirement] = []
     for term in given.requirements:
         try:
             known += Labels.of(LabelSelector(match_expressions=(term,))).requirements

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from tests.support import machine
-from tests.support.journey import Journey, journey
+from tests.support.journey import PATIENCE, Journey, journey
 from tests.support.up import Up
 from volplane.api import codec
 from volplane.api.storage import VolumeAttachment
@@ -57,16 +57,18 @@ class Outcome(Struct):
 
 
 class Crashing:
-    """One run of the journey with at most one death in it."""
+    """One run of the journey with a death in it: at a point, or when the user waits for `kill_at`.
 
-    def __init__(self, point: Point, *, separate: bool = False) -> None:
-        self.point, self.separate = point, separate
+    With more than one death, the next life is killed at the same point, which it may meet while it recovers.
+    """
+
+    def __init__(self, point: Point, *, separate: bool = False, kill_at: str = "", deaths: int = 1) -> None:
+        self.point, self.kill_at, self.deaths = point, kill_at, deaths
         self.up = Up(*(["--separate"] if separate else []), nodes=2)
         self.directory = self.up.directory
         self.logs = self.directory / "points"
         self.stopping = self.directory / "stopping"
         self.logs.mkdir()
-        self.first = True
 
     async def run(self) -> Outcome:
         began = time.monotonic()
@@ -74,6 +76,7 @@ class Crashing:
         log = ""
         try:
             async with journey(self.directory) as user:
+                user.on_step = self._step
                 try:
                     await self._live(user)
                     problems += await self._end(await user.pods())
@@ -104,6 +107,10 @@ class Crashing:
                 task.cancel()
             await asyncio.gather(keeping, travelling, return_exceptions=True)
 
+    def _step(self, step: str) -> None:
+        if step == self.kill_at and self.deaths:
+            self.up.send(signal.SIGKILL)
+
     async def _travel(self, user: Journey) -> None:
         await self.ready()
         await user.write()
@@ -114,25 +121,30 @@ class Crashing:
         await user.clean_up()
 
     async def ready(self) -> None:
-        while not self.up.is_ready():  # noqa: ASYNC110 (another process says so)
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(2 * PATIENCE):
+            while not self.up.is_ready():  # noqa: ASYNC110 (another process says so)
+                await asyncio.sleep(0.02)
 
     async def _keep(self) -> None:
-        """Start it again when it was killed, or when it was asked to stop and did; once."""
+        """Start it again when it was killed as it was to be, or when it was asked to stop and did."""
         while True:
             process = self.up.process
             assert process is not None
             await exited(process.pid)
             code = process.wait()
             expected = (-signal.SIGKILL, 0) if self.stopping.exists() else (-signal.SIGKILL,)
-            if not self.first or code not in expected:
+            if not self.deaths or code not in expected:
                 raise AssertionError(f"volplane up ended with {code}")
-            self.first = False
-            self.start()
+            self._start_again()
+
+    def _start_again(self) -> None:
+        self.deaths -= 1
+        self.stopping.unlink(missing_ok=True)
+        self.start()
 
     def start(self) -> None:
         env = {}
-        if self.first:
+        if self.deaths:
             env = {
                 "VOLPLANE_FAILPOINT": f"{self.point.name}#{self.point.count}",
                 "VOLPLANE_FAILPOINT_AFTER": self._from,
@@ -164,9 +176,8 @@ class Crashing:
         found = await asyncio.to_thread(traces, self.directory, pods)
         problems = [f"while it runs: {trace}" for trace in found]
         code = await asyncio.to_thread(self.up.stop)
-        if code == -signal.SIGKILL and self.first:  # at a point that only the stop passes
-            self.first = False
-            self.start()
+        while code == -signal.SIGKILL and self.deaths:  # at a point that only the stop passes
+            self._start_again()
             await self.ready()
             code = await asyncio.to_thread(self.up.stop)
         if code:
@@ -221,9 +232,7 @@ def traces(directory: Path, pods: set[str]) -> list[str]:
         theirs = tuple(f"{node}/pods/{uid}/" for uid in pods)
         found += [f"mount {m}" for m in machine.mounts(node) if m != str(node) and not m.startswith(theirs)]
         found += [f"container {entry.name}" for entry in (node / "containers").iterdir() if entry.is_dir()]
-        staged = node / "plugins" / "kubernetes.io" / "csi"
-        if staged.exists():
-            found += [f"staged {entry}" for entry in staged.rglob("vol_data.json")]
+        found += [f"staged {entry}" for entry in (node / "plugins" / "kubernetes.io" / "csi").glob("*/*")]
         found += [f"device link {entry}" for entry in (node / "dev").rglob("*") if entry.is_symlink()]
         found += [f"log of {entry.name}" for entry in (node / "logs").glob("default_*")]
     return found

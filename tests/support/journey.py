@@ -57,6 +57,7 @@ class Journey:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.step = "the API server is not there yet"
+        self.on_step: Callable[[str], None] = lambda step: None
         self.nodes: list[str] = []  # that ran a pod, in order
         self._client: Client | None = None
 
@@ -130,7 +131,9 @@ class Journey:
     # --- a user who holds on
 
     async def _say(self, step: str, act: Callable[[Client], Awaitable[T]]) -> T:
-        self.step = step
+        if step != self.step:
+            self.step = step
+            self.on_step(step)
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:

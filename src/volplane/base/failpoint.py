@@ -17,10 +17,15 @@ vain look at `armed` first.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def _target(text: str) -> tuple[str, int]:
@@ -45,6 +50,20 @@ def around(name: str) -> Iterator[None]:
     hit(f"{name}:before")
     yield
     hit(f"{name}:after")
+
+
+def effect(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For a function whose effect stays when we are killed, whoever calls it: `name:before`, `name:after`."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def passed(*args: P.args, **kwargs: P.kwargs) -> T:
+            with around(name):
+                return function(*args, **kwargs)
+
+        return passed
+
+    return decorate
 
 
 def _hit(name: str) -> None:

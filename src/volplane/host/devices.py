@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from volplane.base import failpoint
+
 _LOOP_CLR_FD, _LOOP_SET_STATUS64, _LOOP_GET_STATUS64 = 0x4C01, 0x4C04, 0x4C05
 _LOOP_SET_CAPACITY, _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE = 0x4C07, 0x4C0A, 0x4C82
 _READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
@@ -38,6 +40,7 @@ class DeviceBusy(OSError):
         super().__init__(errno.EBUSY, "device is still in use", device)
 
 
+@failpoint.effect("host:loop_attach")
 def loop_attach(file: str, *, readonly: bool = False, direct: bool = False) -> str:
     """Bind `file` to a loop device; a file that is bound already keeps its device."""
     file = os.path.realpath(file)
@@ -77,6 +80,7 @@ def _node(number: int) -> str:
     return path
 
 
+@failpoint.effect("host:loop_detach")
 def loop_detach(device: str, file: str = "") -> bool:
     """Unbind; False if nothing was bound. DeviceBusy, and nothing changes, while it is in use anywhere.
 
@@ -118,6 +122,7 @@ def _refuse_if_others_hold(loop: int, device: str) -> None:
     raise DeviceBusy(device)
 
 
+@failpoint.effect("host:loop_resize")
 def loop_resize(device: str) -> None:
     """Take over the new size of the backing file."""
     with _opened(device, os.O_RDONLY) as loop:
@@ -149,6 +154,16 @@ def _backing(name: str) -> str:
         return ""
     finally:
         os.close(descriptor)
+
+
+def serial(device: str) -> str:
+    """What a disk says of itself, or nothing: an NVMe disk its serial, a loop device the name of its file."""
+    name = os.path.basename(os.path.realpath(device))
+    if file := _backing(name):
+        return os.path.basename(file.removesuffix(DELETED)).removesuffix(".img")
+    with suppress(OSError), open(f"/sys/block/{name}/device/serial") as told:
+        return told.read().strip()
+    return ""
 
 
 def size_of(device: str) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from volplane.base import failpoint
 from volplane.host import devices, processes, syscalls
 
 MIB = 1 << 20
@@ -144,6 +145,7 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode(errors="replace")
 
 
+@failpoint.effect("host:mkfs")
 def mkfs(device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
     """Format. The caller has asked `probe` first; tools are told not to ask again."""
     processes.run([*_mkfs_command(device, fstype), *_label(fstype, label), *options, device], timeout=600)
@@ -175,6 +177,7 @@ def _label(fstype: str, label: str) -> list[str]:
     return ["-L", label] if label else []
 
 
+@failpoint.effect("host:fsck")
 def fsck(device: str, fstype: str) -> None:
     """Repair what can be repaired without asking. Raises WrongState if a person must look."""
     if not fstype.startswith("ext") or _ext_is_clean(device):
@@ -198,6 +201,7 @@ def _ext_is_clean(device: str) -> bool:
     return bool(state & _EXT_CLEAN) and not state & _EXT_ERRORS and not interval and not checked
 
 
+@failpoint.effect("host:grow")
 def grow(device: str, path: str, fstype: str) -> None:
     """Let the file system mounted at `path` fill its device; ext also unmounted, with an empty `path`."""
     match fstype:

@@ -34,11 +34,6 @@ class Host:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
-    async def _effect(self, name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Something that stays when we are killed."""
-        with failpoint.around(f"host:{name}"):
-            return await self.call(function, *args, **kwargs)
-
     async def close(self) -> None:
         """Wait for what is under way."""
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
@@ -51,21 +46,21 @@ class Host:
             with failpoint.around("host:mount"):
                 await self.run(["mount", "-t", fstype, *chosen, source, target], timeout=MOUNT_TIMEOUT)
         else:
-            await self._effect("mount", mounts.mount, source, target, fstype, options)
+            await self.call(mounts.mount, source, target, fstype, options)
 
     async def bind(self, source: str, target: str, *, readonly: bool = False, recursive: bool = True) -> None:
-        await self._effect("bind", mounts.bind, source, target, readonly=readonly, recursive=recursive)
+        await self.call(mounts.bind, source, target, readonly=readonly, recursive=recursive)
 
     async def remount_readonly(self, target: str) -> None:
-        await self._effect("remount", mounts.remount_readonly, target)
+        await self.call(mounts.remount_readonly, target)
 
     async def make_shared(self, path: str) -> None:
         """Make `path` a shared mount: mounts made in it by containers are seen here, and the reverse."""
-        await self._effect("share", mounts.make_shared, path)
+        await self.call(mounts.make_shared, path)
 
     async def unmount(self, path: str, *, force: bool = False, detach: bool = False) -> bool:
         """Take the topmost mount off; False if nothing was mounted there."""
-        return await self._effect("unmount", mounts.unmount, path, force=force, detach=detach)
+        return await self.call(mounts.unmount, path, force=force, detach=detach)
 
     async def mounts(self) -> MountTable:
         return await self.call(mounts.read_table)
@@ -77,14 +72,14 @@ class Host:
 
     async def loop_attach(self, file: str, *, readonly: bool = False, direct: bool = False) -> str:
         """`/dev/loopN` for this file; the same one if it is attached already."""
-        return await self._effect("loop_attach", devices.loop_attach, file, readonly=readonly, direct=direct)
+        return await self.call(devices.loop_attach, file, readonly=readonly, direct=direct)
 
     async def loop_detach(self, device: str, file: str = "") -> bool:
         """False if it was not bound, or not to `file`; DeviceBusy while anybody uses it."""
-        return await self._effect("loop_detach", devices.loop_detach, device, file)
+        return await self.call(devices.loop_detach, device, file)
 
     async def loop_resize(self, device: str) -> None:
-        await self._effect("loop_resize", devices.loop_resize, device)
+        await self.call(devices.loop_resize, device)
 
     async def loops(self) -> dict[str, str]:
         return await self.call(devices.loops)
@@ -102,13 +97,13 @@ class Host:
         return await self.call(filesystems.probe, device)
 
     async def mkfs(self, device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
-        await self._effect("mkfs", filesystems.mkfs, device, fstype, label=label, options=options)
+        await self.call(filesystems.mkfs, device, fstype, label=label, options=options)
 
     async def fsck(self, device: str, fstype: str) -> None:
-        await self._effect("fsck", filesystems.fsck, device, fstype)
+        await self.call(filesystems.fsck, device, fstype)
 
     async def grow(self, device: str, path: str, fstype: str) -> None:
-        await self._effect("grow", filesystems.grow, device, path, fstype)
+        await self.call(filesystems.grow, device, path, fstype)
 
     async def stats(self, path: str) -> Stats:
         return await self.call(files.stats, path)

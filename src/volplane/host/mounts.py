@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
+from volplane.base import failpoint
 from volplane.host import syscalls as sys
 
 _SET = {
@@ -159,6 +160,7 @@ def helper_for(fstype: str) -> str | None:
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
+@failpoint.effect("host:mount")
 def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None:
     flags, data = split_options(options)
     if flags & sys.MS_BIND:
@@ -167,6 +169,7 @@ def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None
         sys.mount(source, target, fstype, flags, data)
 
 
+@failpoint.effect("host:bind")
 def bind(source: str, target: str, *, readonly: bool, recursive: bool) -> None:
     try:
         with clone(source, recursive=recursive) as tree:
@@ -194,10 +197,12 @@ def set_readonly(tree: int) -> None:
     sys.mount_setattr(tree, "", flags=sys.AT_EMPTY_PATH, add=sys.MOUNT_ATTR_RDONLY)
 
 
+@failpoint.effect("host:remount")
 def remount_readonly(target: str) -> None:
     sys.mount_setattr(sys.AT_FDCWD, target, add=sys.MOUNT_ATTR_RDONLY)
 
 
+@failpoint.effect("host:share")
 def make_shared(path: str) -> None:
     """Make `path` a mount of its own whose later mounts appear in all copies of it, and theirs here."""
     if not is_mount(path):
@@ -205,6 +210,7 @@ def make_shared(path: str) -> None:
     sys.mount("", path, flags=sys.MS_SHARED | sys.MS_REC)
 
 
+@failpoint.effect("host:unmount")
 def unmount(path: str, *, force: bool = False, detach: bool = False) -> bool:
     """Take the topmost mount off `path`; False if nothing is mounted there."""
     flags = sys.UMOUNT_NOFOLLOW | (sys.MNT_FORCE if force else 0) | (sys.MNT_DETACH if detach else 0)

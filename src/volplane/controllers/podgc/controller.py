@@ -64,8 +64,15 @@ class PodGarbage(Controller[str]):
         self.ended += bool(new and has_ended(new)) - bool(old and has_ended(old))
         if self.threshold > 0 and self.ended > self.threshold:
             yield FINISHED
-        if new is not None and (old is None or _stance(old) != _stance(new)):
+        if new is not None and (old is None or _stance(old) != _stance(new)) and self._is_odd(new):
             yield new.key
+
+    def _is_odd(self, pod: Pod) -> bool:
+        """A pod that waits for the scheduler, or runs on a node that is there, is none of ours."""
+        if not pod.spec.node_name:
+            return pod.is_deleting
+        node = self.nodes.get(pod.spec.node_name)
+        return node is None or _fenced(node)
 
     async def reconcile(self, key: str) -> None:
         if key == FINISHED:

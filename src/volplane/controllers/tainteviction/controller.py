@@ -39,8 +39,12 @@ class TaintEviction(Controller[str]):
         if new is None:
             assert old is not None
             self.met.pop(old.key, None)
-        elif new.spec.node_name and (old is None or _stance(old) != _stance(new)):
+        elif self._is_met(new) and (old is None or _stance(old) != _stance(new)):
             yield new.key
+
+    def _is_met(self, pod: Pod) -> bool:
+        """On most nodes there is nothing to tolerate; their taints, when they come, wake their pods."""
+        return pod.key in self.met or bool(_driving(self.nodes.get(pod.spec.node_name)))
 
     def _tainted(self, old: Node | None, new: Node | None) -> Iterable[str]:
         node = new or old

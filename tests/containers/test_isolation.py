@@ -29,9 +29,9 @@ def disk(room: Any) -> Iterator[str]:
     device = devices.loop_attach(str(file))
     filesystems.mkfs(device, "ext4")
     yield device
-    for entry in mounts.read_table().references(device):
+    for entry in mounts.read_table().under(str(room.path)):
         mounts.unmount(entry.target)
-    devices.loop_detach(device)
+    devices.loop_detach(device, str(file))  # the number may be somebody else's by now
 
 
 def directory(*parts: object) -> str:

@@ -18,7 +18,7 @@ from volplane.csi import convert, v1
 from volplane.csi.client import Caller, Channel
 from volplane.csi.outcome import CallError, Code
 from volplane.drivers.ebs import Account, Controller, Node, Place, connect
-from volplane.host import Host, NodePaths
+from volplane.host import Host, NodePaths, devices
 from volplane.sdk import Local, Server
 from volplane.store.memory import MemoryStore
 
@@ -369,6 +369,30 @@ async def test_a_name_used_again_does_not_lead_to_another_disk(
         await refused(Code.FAILED_PRECONDITION, w.nodes["i-1"].call("NodeStageVolume", request))
         await w.wipe(two, "i-1")
         await w.delete(one)
+
+
+async def test_a_device_that_was_taken_away_from_the_service_is_not_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volplane.drivers.ebs.node.DEVICE_TIMEOUT", 0.1)
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        context = await w.publish(volume, "i-1")
+        link = Path(w.paths["i-1"].real("/dev/xvdba"))
+        stranger = tmp_path / "stranger.img"
+        stranger.touch()
+        os.truncate(stranger, 64 << 20)
+        other = devices.loop_attach(str(stranger))
+        try:
+            for name in (link, *link.parent.glob("disk/by-id/*")):
+                name.unlink()
+                name.symlink_to(other)
+            await refused(Code.FAILED_PRECONDITION, w.stage(volume, "i-1", context))
+        finally:
+            devices.loop_detach(other, str(stranger))
+        assert await w.host.call(devices.serial, other) == ""
+        await w.unpublish(volume, "i-1")
+        await w.delete(volume)
 
 
 async def test_a_disk_is_not_taken_away_between_finding_and_mounting_it(

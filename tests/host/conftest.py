@@ -29,17 +29,17 @@ def room(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def disk(room: Path) -> Iterator[Callable[[int], str]]:
     """Makes loop devices over sparse files."""
-    made: list[str] = []
+    made: list[tuple[str, str]] = []
 
     def make(size: int = 64 << 20) -> str:
         file = room / f"disk-{len(made)}.img"
         file.touch()
         os.truncate(file, size)
-        made.append(devices.loop_attach(str(file)))
-        return made[-1]
+        made.append((devices.loop_attach(str(file)), str(file)))
+        return made[-1][0]
 
     yield make
     for entry in mounts.read_table().under(str(room)):
         mounts.unmount(entry.target)
-    for device in made:
-        devices.loop_detach(device)
+    for device, file in made:
+        devices.loop_detach(device, file)  # the number may be somebody else's by now

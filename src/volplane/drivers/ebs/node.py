@@ -18,7 +18,7 @@ from volplane.base import clock
 from volplane.csi import v1
 from volplane.drivers.ebs import parameters
 from volplane.drivers.ebs.controller import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
-from volplane.host import Host, NodePaths
+from volplane.host import Host, NodePaths, devices
 from volplane.sdk import Driver
 from volplane.sdk.errors import FailedPrecondition, InvalidArgument
 from volplane.sdk.mounting import Mounter
@@ -111,7 +111,7 @@ class Node(Driver):
         stable = self._paths.real(f"{BY_ID}/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}")
         named = self._paths.real(named) if named else ""
         deadline = clock.now() + DEVICE_TIMEOUT
-        while (found := await self._host.call(_opened, stable, named)) is None:
+        while (found := await self._host.call(_opened, volume, stable, named)) is None:
             if not named:
                 raise InvalidArgument("devicePath is missing in the publish context")
             if clock.now() >= deadline:
@@ -131,13 +131,15 @@ def _check(capability: v1.VolumeCapability) -> None:
         raise InvalidArgument(f"volume capability not supported: {why_not}")
 
 
-def _opened(stable: str, named: str) -> tuple[int, str] | None:
+def _opened(volume: str, stable: str, named: str) -> tuple[int, str] | None:
     device = _disk(stable, named)
     if not device:
         return None
     descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-    # Links go before the disk does: what they say now is true, and stays true while we have it open.
-    if _disk(stable, named) == device:
+    # Links go before the disk does: what they say now is true, and stays true while we have it open. Unless
+    # somebody has taken the disk away behind the service's back; so the disk itself is asked, too.
+    told = devices.serial(device).replace("-", "")
+    if _disk(stable, named) == device and told in ("", volume.replace("-", "")):
         return descriptor, device
     os.close(descriptor)
     return None

@@ -156,6 +156,8 @@ class ProcessRuntime:
         return container.state
 
     async def _stop(self, container: _Container, grace: float) -> None:
+        if grace <= 0:
+            return await self._kill(container)
         self._signal(container, signal.SIGTERM)
         failpoint.hit("container:stop:asked")
         try:

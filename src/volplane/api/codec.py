@@ -31,9 +31,12 @@ def _decoder(of: type[O]) -> msgspec.json.Decoder[O]:
     return msgspec.json.Decoder(of)
 
 
-@cache
-def _head(kind: Kind) -> bytes:
+def head(kind: Kind) -> bytes:
+    """What the wire has before the stored form."""
     return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}","metadata":{{'.encode()
+
+
+_head = cache(head)
 
 
 def encode(obj: Object) -> bytes:

@@ -131,11 +131,12 @@ class App:
             return await self._outside(request, user, seen)
         verb = verb_of(request, target)
         act, seen.version = act_of(request, target, verb), target.version
-        self._permit(user, act, seen)
         entry = self.backend.registry.find(target.group, target.version, target.plural)
+        if entry is not None:  # a metric is about what there is, not about what somebody thought of
+            seen.verb, seen.resource = verb, entry.kind.plural
+        self._permit(user, act, seen)
         if entry is None:
             raise NotFound.path()
-        seen.verb, seen.resource = verb, entry.kind.plural
         _check(entry, verb, target)
         if target.subresource == "proxy":
             return await self.streams.proxy(self.backend, target.name, target.below, request)
@@ -166,7 +167,9 @@ class App:
             seen.act = act = structs.replace(act, verb="create")
             seen.verdict = self.authority.judge(user, act)
         if not seen.verdict.allowed:
-            raise refusal(user, act, seen.verdict.reason)
+            error = refusal(user, act, seen.verdict.reason)
+            log.debug("%s", error.message)
+            raise error
 
     async def _serve(self, request: Request, entry: Entry, call: Call) -> Reply:
         if call.subresource in STREAMS and entry.resource == "pods":

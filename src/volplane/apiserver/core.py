@@ -9,7 +9,7 @@ import asyncio
 from functools import partial
 
 from volplane.api.apiextensions import CustomResourceDefinition
-from volplane.api.core import PersistentVolume, Pod
+from volplane.api.core import Namespace, PersistentVolume, Pod
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from volplane.api.storage import VolumeAttachment
 from volplane.apiserver import strategies
@@ -25,11 +25,13 @@ from volplane.apiserver.auth.rbac.index import Rbac
 from volplane.apiserver.auth.users import ADMIN
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.bootstrap import bootstrap
+from volplane.apiserver.crd.emptying import Emptying
 from volplane.apiserver.crd.keeper import Keeper
 from volplane.apiserver.housekeeping import keep_house
 from volplane.apiserver.local import Local
 from volplane.apiserver.registry import Registry
 from volplane.apiserver.served import SERVED
+from volplane.apiserver.strategies.namespaces import NamespaceStrategy
 from volplane.apiserver.strategy import User
 from volplane.store import Store
 
@@ -51,6 +53,11 @@ class Core:
         self._following.feed(self._keeper, CustomResourceDefinition)
         definitions = self.backend.registry.of(CustomResourceDefinition)
         definitions.follow = partial(self._following.reached, CustomResourceDefinition)
+        self._emptying = Emptying(self.backend)
+        namespaces = self.backend.namespaces.strategy
+        assert isinstance(namespaces, NamespaceStrategy)
+        namespaces.holds = self._emptying.holds
+        self._following.feed(self._emptying, Namespace)
         self._aggregation = Aggregation(self.backend, self.rbac.cluster_roles)
         self._following.feed(self._aggregation, ClusterRole)
         self._tasks: list[asyncio.Task[None]] = []
@@ -75,3 +82,4 @@ class Core:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._following.close()
         await self._keeper.close()
+        await self._emptying.close()

@@ -56,7 +56,7 @@ class StructShape:
         self.kind = kind
         assert kind.type is not None
         self.type: type[Resource] = kind.type
-        self._head = _head(kind)
+        self._head = codec.head(kind)  # hashing a Kind for the codec costs more than the concatenation
         fields = {f.encode_name: f for f in structs.fields(self.type)}
         self._attributes = {name: f.name for name, f in fields.items()}
         self._status = _default(fields["status"]) if "status" in fields else None
@@ -98,11 +98,6 @@ class StructShape:
         )
 
 
-def _head(kind: Kind) -> bytes:
-    # Worked out once here: hashing a Kind for the codec's own cache costs more than the concatenation.
-    return codec.wire(kind, b"", 0).partition(b'"resourceVersion"')[0]
-
-
 def _wire(head: bytes, value: bytes, revision: int) -> bytes:
     return b'%b"resourceVersion":"%d",%b' % (head, revision, value) if revision else head + value
 
@@ -116,7 +111,7 @@ class PlainShape:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self._head = _head(kind)
+        self._head = codec.head(kind)
 
     def load(self, value: bytes, revision: int) -> Plain:
         return codec.load_custom(self.kind, value, revision)

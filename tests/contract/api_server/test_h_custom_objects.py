@@ -12,6 +12,7 @@ from tests.contract.api_server.definitions import (
     STRING,
     WIDGETS,
     define,
+    definition,
     obj,
     told,
     undefine,
@@ -455,3 +456,42 @@ async def test_deep_and_odd_bodies_are_refused(served: Any) -> None:
         assert (await api.post(WIDGETS, wrong)).status == 400
         other = {**widget("x"), "kind": "Gadget"}
         assert (await api.post(WIDGETS, other)).status == 400
+
+
+async def test_too_deep_a_schema_is_refused(served: Any) -> None:
+    async with served() as api:
+        for step in (lambda s: obj(a=s), lambda s: {"type": "array", "items": s}, lambda s: {"not": s}):
+            deep: Json = dict(STRING)
+            for _ in range(100):
+                deep = step(deep)
+            refused = await api.post(CRDS, definition(version(spec=deep)))
+            assert (refused.status, refused.json["message"]) == (400, "exceeded max depth")
+
+
+# Namespaces
+
+
+async def test_a_namespace_goes_after_its_custom_objects(served: Any) -> None:
+    async with served() as api:
+        await define(api)
+        await api.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
+        inside = WIDGETS.replace("/default/", "/team/")
+        held = widget("held")
+        held["metadata"]["finalizers"] = ["example.com/hold"]
+        await api.post(inside, held)
+        await api.post(inside, widget("free"))
+        await api.post(WIDGETS, widget("elsewhere"))
+        async with api.watch(inside) as watch, api.watch("/api/v1/namespaces") as namespaces:
+            await watch.take(2)
+            await api.delete("/api/v1/namespaces/team")
+            seen = {(e["type"], e["object"]["metadata"]["name"]) for e in await watch.take(2)}
+            assert seen == {("DELETED", "free"), ("MODIFIED", "held")}
+            space = (await api.get("/api/v1/namespaces/team")).json
+            done = {**space, "spec": {"finalizers": []}}
+            assert (await api.put("/api/v1/namespaces/team/finalize", done)).status == 200
+            assert (await api.get("/api/v1/namespaces/team")).status == 200
+            await api.merge(f"{inside}/held", {"metadata": {"finalizers": None}})
+            while (await namespaces.next())["type"] != "DELETED":
+                pass
+        assert (await api.get("/api/v1/namespaces/team")).status == 404
+        assert (await api.get(f"{WIDGETS}/elsewhere")).status == 200

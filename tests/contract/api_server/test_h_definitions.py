@@ -16,6 +16,7 @@ from tests.contract.api_server.definitions import (
     definition,
     obj,
     told,
+    undefine,
     version,
     widget,
 )
@@ -317,3 +318,17 @@ async def test_two_servers_over_one_store_agree(served: Any) -> None:
         finally:
             await other.http.close()
             await second.close(0)
+
+
+async def test_a_definition_cannot_take_the_place_of_a_built_in_kind(served: Any) -> None:
+    async with served() as api:
+        classes = "/apis/storage.k8s.io/v1/storageclasses"
+        await api.post(classes, {"metadata": {"name": "fast"}, "provisioner": "p"})
+        given = definition(
+            group="storage.k8s.io", scope="Cluster", plural="storageclasses", kind="StorageClass"
+        )
+        given["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, a test"}
+        assert (await api.post(CRDS, given)).status == 201
+        assert (await api.get(f"{classes}/fast")).json["provisioner"] == "p"
+        await undefine(api, "storageclasses.storage.k8s.io")
+        assert (await api.get(f"{classes}/fast")).json["provisioner"] == "p"

@@ -1,7 +1,8 @@
 """Two states of a built-in object, and the fields in which they differ; compiled per type from its schema.
 
 This runs with every write of an object whose fields have owners, so parts that are equal are left at once
-(Structs compare in C) and only what differs is taken apart.
+(Structs compare in C), only what differs is taken apart, and what appears or vanishes as a whole is walked as
+plain data, which has nothing but what is set.
 
 The subtle thing is what counts as being there: an object that Go holds by value is always there, if empty; a
 scalar, list or map by value is there unless it is zero; a pointer when it is set; a time or an amount by
@@ -10,18 +11,21 @@ value always.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
+from volplane.api import codec
 from volplane.api.meta import ObjectMeta, Resource
 from volplane.api.object import Field, Object, schema
 from volplane.apiserver.apply import fields
 from volplane.apiserver.apply.fields import SELF, Fields
 from volplane.apiserver.apply.types import is_leaf, is_whole, key_default
 
-Whole = Callable[[Any], Fields]  # all there is below a part that appears or vanishes
-Differ = Callable[[Any, Any], tuple[Fields, Fields]]  # changed or added, and gone
+Whole = Callable[[Any], Fields]  # all there is below a part that appears or vanishes, as plain data
+Differ = Callable[[Any, Any], tuple[Fields, Fields]]  # changed or added, and gone, between two Structs
 
 _WHEN_SET, _WHEN_NOT_NONE, _ALWAYS = range(3)
 _VALUES = frozenset({"date-time", "micro-time", "quantity", "int-or-string"})  # structs in Go
@@ -41,15 +45,21 @@ UNOWNED = frozenset(
 )
 
 
+LEAF: Fields = {}  # one for all: sets are never changed
+_NOBODYS = ("", False, None)  # what is not among the members
+
+
 class Ways(NamedTuple):
     """How to take a value apart; None: it is owned whole."""
 
     whole: Whole
+    fresh: Whole  # what a value has more than an empty one that was there before
     differ: Differ
 
 
 class Member(NamedTuple):
     attribute: str
+    name: str
     key: str
     there: int
     ways: Ways | None
@@ -57,24 +67,25 @@ class Member(NamedTuple):
 
 @cache
 def of_type(of: type[Resource]) -> Ways:
-    """The ways of a whole object; the result of `differ` never names what nobody can own."""
+    """The ways of a whole object; the sets they make never name what nobody can own."""
     return _struct(_members(of, root=True))
 
 
-@cache
-def _of_struct(of: type[Object]) -> Ways:
-    members: list[Member] = []
-    made = _struct(members)
-    _COMPILED[of] = made
-    members += _members(of)
-    return made
+def fresh(ways: Ways, obj: Resource) -> Fields:
+    """The same as comparing with an empty object, in a third of the time."""
+    return ways.fresh(_plain(obj))
 
 
 _COMPILED: dict[type[Object], Ways] = {}  # also those whose members are still being compiled
 
 
-def _inner(of: type[Object]) -> Ways:
-    return _COMPILED.get(of) or _of_struct(of)
+def _of_struct(of: type[Object]) -> Ways:
+    made = _COMPILED.get(of)
+    if made is None:
+        members: list[Member] = []
+        made = _COMPILED[of] = _struct(members)
+        members += _members(of)
+    return made
 
 
 def _members(of: type[Object], *, root: bool = False) -> list[Member]:
@@ -82,9 +93,8 @@ def _members(of: type[Object], *, root: bool = False) -> list[Member]:
     for name, info in sorted(schema(of).items()):
         ways = _ways(of.__name__, info)
         if root and info.type is ObjectMeta:
-            owned = [m for m in _members(ObjectMeta) if m.key[2:] not in UNOWNED]
-            ways = _struct(owned)
-        made.append(Member(info.attribute, f"f:{name}", _there(of.__name__, info), ways))
+            ways = _struct([m for m in _members(ObjectMeta) if m.name not in UNOWNED])
+        made.append(Member(info.attribute, name, f"f:{name}", _there(of.__name__, info), ways))
     return made
 
 
@@ -101,62 +111,103 @@ def _ways(owner: str, info: Field) -> Ways | None:
         return None
     if info.shape == "object":
         assert info.type is not None
-        return _inner(info.type)
+        return _of_struct(info.type)
     assert info.item is not None
     if info.shape == "map":
         return _map(_ways("", info.item))
     if info.list_type == "set":
-        return _items(lambda item: fields.value(item), None)
+        return _items(fields.value, fields.value, None)
     assert info.item.type is not None
     of = info.item.type
-    return _items(_item_key(of, info.list_keys), None if is_whole(of) else _inner(of))
+    typed, plain = _item_keys(of, info.list_keys)
+    return _items(typed, plain, None if is_whole(of) else _of_struct(of))
 
 
-def _item_key(of: type[Object], names: Iterable[str]) -> Callable[[Any], str]:
+def _item_keys(of: type[Object], names: Iterable[str]) -> tuple[Callable[[Any], str], Callable[[Any], str]]:
+    """The key of an item that is a Struct, and of one that is plain data."""
     known = schema(of)
     keys = [(name, known[name].attribute, key_default(known[name])) for name in sorted(names)]
+    if len(keys) == 1:
+        name, attribute, default = keys[0]
+        return (
+            lambda item: _key((name,), (getattr(item, attribute) or default,)),
+            lambda item: _key((name,), (item.get(name) or default,)),
+        )
+    all_names = tuple(name for name, _, _ in keys)
+    return (
+        lambda item: _key(all_names, tuple([getattr(item, a) or d for _, a, d in keys])),
+        lambda item: _key(all_names, tuple([item.get(n) or d for n, _, d in keys])),
+    )
 
-    def key(item: Any) -> str:
-        found = {name: getattr(item, attribute) or default for name, attribute, default in keys}
-        return fields.item({name: value for name, value in found.items() if value is not None})
 
-    return key
+@lru_cache(maxsize=4096)  # containers, ports and conditions have the same names everywhere
+def _key(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
+    return fields.item({n: value for n, value in zip(names, values, strict=True) if value is not None})
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=codec.unraw)
 
 
 # Objects
 
 
 def _struct(members: Sequence[Member]) -> Ways:
-    def whole(value: Any) -> Fields:
+    known: dict[str, tuple[str, bool, Ways | None]] = {}
+    always: Fields = {SELF: LEAF}
+
+    def learn() -> None:
+        """At first use: the members may not have been known before."""
+        known.update({m.name: (m.key, m.there == _ALWAYS, m.ways) for m in members})
+        always.update({m.key: LEAF for m in members if m.there == _ALWAYS})
+
+    def whole(data: Mapping[str, Any]) -> Fields:
+        if not known:
+            learn()
+        out = always.copy()
+        for name, part in data.items():
+            key, _, ways = known[name]
+            out[key] = LEAF if ways is None else ways.whole(part)
+        return out if len(out) > 1 else LEAF
+
+    def fresh(data: Mapping[str, Any]) -> Fields:
+        if not known:
+            learn()
         out: Fields = {}
-        for attribute, key, there, ways in members:
-            part = getattr(value, attribute)
-            if part or (part is not None if there == _WHEN_NOT_NONE else there == _ALWAYS):
-                out[key] = ways.whole(part) if ways is not None else {}
-        return {SELF: {}, **out} if out else out
+        for name, part in data.items():
+            key, stays, ways = known.get(name, _NOBODYS)
+            if ways is None:
+                if part or not stays:
+                    out[key] = LEAF
+            elif not stays:
+                out[key] = ways.whole(part)
+            elif inner := ways.fresh(part):
+                out[key] = inner
+        out.pop("", None)
+        return out
 
     def differ(old: Any, new: Any) -> tuple[Fields, Fields]:
         changed: Fields = {}
         removed: Fields = {}
-        for attribute, key, there, ways in members:
+        for attribute, _, key, there, ways in members:
             was, now = getattr(old, attribute), getattr(new, attribute)
             if was is now or was == now:
                 continue
-            before = bool(was) or (was is not None if there == _WHEN_NOT_NONE else there == _ALWAYS)
-            after = bool(now) or (now is not None if there == _WHEN_NOT_NONE else there == _ALWAYS)
+            before = was or (was is not None if there == _WHEN_NOT_NONE else there == _ALWAYS)
+            after = now or (now is not None if there == _WHEN_NOT_NONE else there == _ALWAYS)
             _sort_out(key, ways, was if before else None, now if after else None, changed, removed)
         return changed, removed
 
-    return Ways(whole, differ)
+    return Ways(whole, fresh, differ)
 
 
 def _sort_out(key: str, ways: Ways | None, was: Any, now: Any, changed: Fields, removed: Fields) -> None:
     """Put the difference of one part (None: not there) where it belongs."""
     if was is None:
         if now is not None:
-            changed[key] = ways.whole(now) if ways is not None else {}
+            changed[key] = ways.whole(_plain(now)) if ways is not None else {}
     elif now is None:
-        removed[key] = ways.whole(was) if ways is not None else {}
+        removed[key] = ways.whole(_plain(was)) if ways is not None else {}
     elif ways is None:
         changed[key] = {}
     else:
@@ -171,11 +222,13 @@ def _sort_out(key: str, ways: Ways | None, was: Any, now: Any, changed: Fields, 
 
 
 def _map(ways: Ways | None) -> Ways:
-    def whole(value: Any) -> Fields:
-        if not value:
-            return {}
-        inner = {f"f:{k}": ways.whole(value[k]) if ways is not None else {} for k in sorted(value)}
-        return {SELF: {}, **inner}
+    def whole(data: Mapping[str, Any]) -> Fields:
+        if not data:
+            return LEAF
+        out: Fields = {SELF: LEAF}
+        for name in sorted(data):
+            out[f"f:{name}"] = LEAF if ways is None else ways.whole(data[name])
+        return out
 
     def differ(old: Any, new: Any) -> tuple[Fields, Fields]:
         changed: Fields = {}
@@ -186,39 +239,33 @@ def _map(ways: Ways | None) -> Ways:
                 _sort_out(f"f:{name}", ways, was, now, changed, removed)
         return changed, removed
 
-    return Ways(whole, differ)
+    return Ways(whole, lambda data: _beside_self(whole(data)), differ)
 
 
-def _items(key_of: Callable[[Any], str], ways: Ways | None) -> Ways:
+def _items(typed: Callable[[Any], str], plain: Callable[[Any], str], ways: Ways | None) -> Ways:
     """A list whose items have keys. One that comes twice cannot be taken apart: it is owned whole."""
 
-    def indexed(value: Any) -> dict[str, list[Any]]:
-        out: dict[str, list[Any]] = {}
-        for item in value:
-            out.setdefault(key_of(item), []).append(item)
+    def whole(data: Sequence[Any]) -> Fields:
+        if not data:
+            return LEAF
+        out: Fields = {SELF: LEAF}
+        for item in data:
+            key = plain(item)
+            out[key] = LEAF if ways is None or key in out else ways.whole(item)
         return out
-
-    def whole(value: Any) -> Fields:
-        if not value:
-            return {}
-        inner = {
-            key: ways.whole(items[0]) if ways is not None and len(items) == 1 else {}
-            for key, items in sorted(indexed(value).items())
-        }
-        return {SELF: {}, **inner}
 
     def differ(old: Any, new: Any) -> tuple[Fields, Fields]:
         changed: Fields = {}
         removed: Fields = {}
-        before, after = indexed(old), indexed(new)
+        before, after = _indexed(typed, old), _indexed(typed, new)
         for key in sorted(before.keys() | after.keys()):
             was, now = before.get(key, ()), after.get(key, ())
             if was == now:
                 continue
-            one, other = was[0] if len(was) == 1 else None, now[0] if len(now) == 1 else None
             if len(was) > 1 and len(now) > 1:
                 changed[key] = {}
                 continue
+            one, other = was[0] if len(was) == 1 else None, now[0] if len(now) == 1 else None
             _sort_out(key, ways, one, other, changed, removed)
             if len(was) > 1:
                 removed[key] = {}
@@ -226,4 +273,15 @@ def _items(key_of: Callable[[Any], str], ways: Ways | None) -> Ways:
                 changed[key] = {}
         return changed, removed
 
-    return Ways(whole, differ)
+    return Ways(whole, lambda data: _beside_self(whole(data)), differ)
+
+
+def _beside_self(found: Fields) -> Fields:
+    return {key: below for key, below in found.items() if key != SELF}
+
+
+def _indexed(key_of: Callable[[Any], str], items: Sequence[Any]) -> dict[str, list[Any]]:
+    out: dict[str, list[Any]] = {}
+    for item in items:
+        out.setdefault(key_of(item), []).append(item)
+    return out

@@ -12,6 +12,7 @@ Sets are never changed once made, so they may share branches.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -146,6 +147,11 @@ def _shown(of: Any) -> str:
 
 def read(data: bytes | msgspec.Raw) -> Fields:
     """A set from our own hand."""
+    return _known(bytes(data))
+
+
+@lru_cache(maxsize=256)  # objects that are written alike have the same sets
+def _known(data: bytes) -> Fields:
     made: Fields = _decode(data)
     return made
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from volplane.api.meta import ManagedFieldsEntry
 from volplane.apiserver.apply import fields
@@ -100,15 +100,15 @@ def _owner(entry: ManagedFieldsEntry) -> Owner:
     return Owner(entry.manager, entry.operation, version, entry.subresource)
 
 
-def read_foreign(entries: Sequence[ManagedFieldsEntry]) -> Managed:
-    """The entries that a client sent. Raises Unreadable."""
-    made: Managed = {}
+def read_foreign(entries: Sequence[ManagedFieldsEntry]) -> Entries:
+    """The entries that a client sent, in our spelling and one for each owner. Raises Unreadable."""
+    made: dict[Owner, ManagedFieldsEntry] = {}
     for entry in entries:
         if entry.operation not in (APPLY, UPDATE) or not entry.api_version or entry.fields_type != "FieldsV1":
             raise Unreadable("an entry needs an operation, an apiVersion and the type of its fields")
         owned = fields.read_foreign(entry.fields_v1)
-        made[_owner(entry)] = holding(entry.api_version, entry.time, owned)
-    return made
+        made[_owner(entry)] = structs.replace(entry, fields_v1=fields.write(owned))
+    return tuple(sorted(made.values(), key=_order))
 
 
 def is_reset(entries: Sequence[ManagedFieldsEntry]) -> bool:
@@ -148,27 +148,81 @@ def _order(entry: ManagedFieldsEntry) -> tuple[str, str, str, str, str]:
 
 
 def created(owner: Owner, now: datetime, owned: Fields) -> Entries:
-    """The first entry of a new object."""
-    return write({owner: holding(owner.version, clock.stamp(now), owned)}) if owned else ()
+    """The first entry of an object."""
+    return (_new(owner, now, fields.write(owned)),) if owned else ()
 
 
-def updated(managed: Managed, owner: Owner, now: datetime, changed: Fields, removed: Fields) -> Managed:
-    """The owners after a write that changed and removed these fields."""
+def _new(owner: Owner, now: datetime, raw: Raw) -> ManagedFieldsEntry:
+    return ManagedFieldsEntry(
+        manager=owner.manager,
+        operation=owner.operation,
+        api_version=owner.version,
+        time=clock.stamp(now),
+        fields_type="FieldsV1",
+        fields_v1=raw,
+        subresource=owner.subresource,
+    )
+
+
+def updated(live: Entries, owner: Owner, now: datetime, changed: Fields, removed: Fields) -> Entries:
+    """The entries after a write that changed and removed these fields."""
     if not changed and not removed:
-        return managed
-    out = lost(managed, fields.union(changed, removed))
-    if changed:
-        before = out.get(owner)
-        owned = fields.union(before.fields(), changed) if before else changed
-        out[owner] = holding(owner.version, clock.stamp(now), owned)
-    return capped(out)
+        return live
+    gone = fields.union(changed, removed)
+    parts = [f'"{part}"'.encode() for part in gone]
+    out: list[ManagedFieldsEntry] = []
+    mine: ManagedFieldsEntry | None = None
+    for entry in live:
+        if _owner_is(entry, owner):
+            mine = entry
+        elif (left := _left(entry, gone, parts)) is not None:
+            out.append(left)
+    own = _own(mine, owner, now, changed, removed)
+    if own is not None:
+        out.append(own)
+    return tuple(sorted(_capped(out), key=_order))
 
 
-def lost(managed: Managed, gone: Fields, *, besides: Owner | None = None) -> Managed:
+def _owner_is(entry: ManagedFieldsEntry, owner: Owner) -> bool:
+    return (
+        entry.manager == owner.manager
+        and entry.operation == owner.operation
+        and entry.subresource == owner.subresource
+        and entry.api_version == owner.version
+    )
+
+
+def _left(entry: ManagedFieldsEntry, gone: Fields, parts: list[bytes]) -> ManagedFieldsEntry | None:
+    """An entry without these fields; most have nothing to do with them, which is seen without reading."""
+    data = bytes(entry.fields_v1)
+    if not any(part in data for part in parts):
+        return entry
+    was = fields.read(data)
+    left = fields.difference(was, gone)
+    if left == was:
+        return entry
+    return structs.replace(entry, fields_v1=fields.write(left)) if left else None
+
+
+def _own(
+    mine: ManagedFieldsEntry | None, owner: Owner, now: datetime, changed: Fields, removed: Fields
+) -> ManagedFieldsEntry | None:
+    """The writer's entry: what it had and still is there, and what it has changed."""
+    if mine is None:
+        return _new(owner, now, fields.write(changed)) if changed else None
+    was = fields.read(mine.fields_v1)
+    time = clock.stamp(now) if changed else mine.time
+    if not removed and fields.within(changed, was):  # who writes the same fields again, as most do
+        return structs.replace(mine, time=time)
+    owned = fields.union(fields.difference(was, removed), changed)
+    return structs.replace(mine, fields_v1=fields.write(owned), time=time) if owned else None
+
+
+def lost(managed: Managed, gone: Fields) -> Managed:
     """The owners without these fields; who has none left is no owner any more."""
     out: Managed = {}
     for owner, held in managed.items():
-        if owner == besides or not held.may_touch(gone):
+        if not held.may_touch(gone):
             out[owner] = held
             continue
         was = held.fields()
@@ -178,30 +232,32 @@ def lost(managed: Managed, gone: Fields, *, besides: Owner | None = None) -> Man
     return out
 
 
-def capped(managed: Managed) -> Managed:
+def _capped(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry]:
     """At most so many entries of updates: the oldest of a version become one."""
+    if len(entries) <= LIMIT:
+        return entries
     updates = sorted(
-        (o for o in managed if o.operation == UPDATE), key=lambda o: (managed[o].time or "", o.order)
+        (e for e in entries if e.operation == UPDATE), key=lambda e: (e.time or "", _owner(e).order)
     )
     excess = len(updates) - LIMIT
     if excess <= 0:
-        return managed
-    out = dict(managed)
+        return entries
+    kept = {_owner(e): e for e in entries}
     first: dict[str, Owner] = {}
-    for owner in updates:
-        if excess <= 0:
-            break
-        held = out[owner]
-        bucket = Owner(ANCIENT, UPDATE, held.version)
-        if held.version not in first:
-            first[held.version] = owner
+    for entry in updates:
+        owner = _owner(entry)
+        bucket = Owner(ANCIENT, UPDATE, entry.api_version)
+        if entry.api_version not in first:
+            first[entry.api_version] = owner
             continue
-        if owner == bucket:
+        if excess <= 0 or owner == bucket:
             continue
-        if bucket not in out:
-            out[bucket] = out.pop(first[held.version])
-        both = fields.union(held.fields(), out[bucket].fields())
-        del out[owner]
-        out[bucket] = holding(held.version, held.time, both)
+        if bucket not in kept:
+            kept[bucket] = structs.replace(
+                kept.pop(first[entry.api_version]), manager=ANCIENT, subresource=""
+            )
+        both = fields.union(fields.read(entry.fields_v1), fields.read(kept[bucket].fields_v1))
+        kept[bucket] = structs.replace(kept[bucket], fields_v1=fields.write(both), time=entry.time)
+        del kept[owner]
         excess -= 1
-    return out
+    return list(kept.values())

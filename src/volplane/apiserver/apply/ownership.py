@@ -23,7 +23,11 @@ class Ownership(Protocol):
     type: Type
 
     def empty(self) -> Any:
-        """What a new object is compared with."""
+        """What an object is before it is created."""
+        ...
+
+    def fresh(self, obj: Any) -> Fields:
+        """What a new object has."""
         ...
 
     def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
@@ -65,6 +69,9 @@ class StructOwnership(_Endpoints):
     def empty(self) -> Any:
         return self._of()
 
+    def fresh(self, obj: Any) -> Fields:
+        return compare.fresh(self._ways, obj)
+
     def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
         return self._ways.differ(old, new)
 
@@ -78,6 +85,9 @@ class PlainOwnership(_Endpoints):
 
     def empty(self) -> Any:
         return {}
+
+    def fresh(self, obj: Any) -> Fields:
+        return self.differ({}, obj)[0]
 
     def differ(self, old: Any, new: Any) -> tuple[Fields, Fields]:
         changed, removed = document.differ(self.type, old, new)

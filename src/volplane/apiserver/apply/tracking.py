@@ -14,7 +14,7 @@ from msgspec import structs
 from volplane.api.kinds import Kind
 from volplane.apiserver.apply import managed
 from volplane.apiserver.apply.fields import Unreadable
-from volplane.apiserver.apply.managed import Entries, Managed
+from volplane.apiserver.apply.managed import Entries
 from volplane.apiserver.apply.ownership import Ownership
 from volplane.apiserver.shape import Shape
 from volplane.apiserver.strategy import Call
@@ -34,10 +34,8 @@ def begun(entry: Tracked, call: Call, obj: Any) -> Entries:
     """The owners of a new object."""
     if not call.manager:
         return ()
-    kind = entry.ownership
-    changed, _ = kind.differ(kind.empty(), obj)
-    owner = managed.updater(call.manager, entry.kind.api_version)
-    return managed.created(owner, call.now, kind.owned(changed))
+    owned = entry.ownership.owned(entry.ownership.fresh(obj))
+    return managed.created(managed.updater(call.manager, entry.kind.api_version), call.now, owned)
 
 
 def moved(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entries:
@@ -47,25 +45,23 @@ def moved(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entr
         return live
     if managed.is_reset(sent) and not call.subresource:
         return ()
-    held, foreign = _held(call, live, sent)
+    held = _held(call, live, sent)
     if not held:
         return ()
     kind = entry.ownership
     changed, removed = (kind.owned(found, call.subresource) for found in kind.differ(old, new))
-    if not changed and not removed and not foreign:
-        return live
     owner = managed.updater(call.manager, entry.kind.api_version, call.subresource)
-    return managed.write(managed.updated(held, owner, call.now, changed, removed), live)
+    return managed.updated(held, owner, call.now, changed, removed)
 
 
-def _held(call: Call, live: Entries, sent: Entries) -> tuple[Managed, bool]:
+def _held(call: Call, live: Entries, sent: Entries) -> Entries:
     """The owners before a write. A client may rewrite them; who sends none, or nonsense, leaves them."""
     if sent and sent != live and not call.subresource:
         try:
-            return managed.read_foreign(sent), True
+            return managed.read_foreign(sent)
         except Unreadable:
             pass
-    return managed.read(live), False
+    return live
 
 
 def kept(entry: Tracked, call: Call, old: Any, new: Any, sent: Entries) -> Entries:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -18,6 +19,7 @@ from volplane.api.errors import APIError
 from volplane.api.meta import DeleteOptions
 from volplane.apiserver.auth.users import SYSTEM
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.crd.custom.serving import overlaps
 from volplane.apiserver.crd.definition.conditions import (
     CLEANUP,
     TERMINATING,
@@ -37,8 +39,16 @@ IN_PROGRESS = condition(
     TERMINATING, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"
 )
 NEVER = condition(TERMINATING, "False", "NeverEstablished", "resource was never established")
+OVERLAPS = condition(
+    TERMINATING, "False", "OverlappingBuiltInResource", "instances overlap with built-in resources in storage"
+)
 DONE = condition(TERMINATING, "False", "InstanceDeletionCompleted", "removed all instances")
-REMAINING = "could not confirm zero CustomResources remaining: "
+REMAINING = condition(
+    TERMINATING,
+    "True",
+    "InstanceDeletionCheck",
+    "could not confirm zero CustomResources remaining: context deadline exceeded",
+)
 LOOK = 60.0  # seconds until it is said that objects remain
 
 Modify = Callable[[str, Callable[[Definition, Record], Awaitable[Definition]]], Awaitable[None]]
@@ -47,22 +57,29 @@ Modify = Callable[[str, Callable[[Definition, Record], Awaitable[Definition]]], 
 async def remove_instances(backend: Backend, definition: Definition, modify: Modify) -> None:
     """Delete all objects, wait until they are gone, and let the definition go."""
     last = NEVER
+    if overlaps(definition):
+        await modify(definition.name, _says(definition.uid, OVERLAPS, finished=True))
+        return
     if is_established(definition):
-        await modify(definition.name, _says(definition.uid, IN_PROGRESS))
+        await _tell(definition, modify, IN_PROGRESS)
         entry = _entry(backend, definition)
         if entry is not None:
             try:
-                await _delete_all(backend, entry)
+                await delete_all(backend, entry)
             except APIError as error:
-                told = condition(
-                    TERMINATING, "True", "InstanceDeletionFailed", f"could not issue all deletes: {error}"
+                told = f"could not issue all deletes: {error}"
+                await _tell(
+                    definition, modify, condition(TERMINATING, "True", "InstanceDeletionFailed", told)
                 )
-                await modify(definition.name, _says(definition.uid, told))
                 raise
-            await _until_empty(backend, entry, definition, modify)
+            await until_empty(backend, entry, waiting=partial(_tell, definition, modify, REMAINING))
         last = DONE
     await modify(definition.name, _says(definition.uid, last, finished=True))
     await _sweep(backend, definition)
+
+
+async def _tell(definition: Definition, modify: Modify, told: Condition) -> None:
+    await modify(definition.name, _says(definition.uid, told))
 
 
 def _entry(backend: Backend, definition: Definition) -> Entry | None:
@@ -92,30 +109,29 @@ def _says(
     return changed
 
 
-async def _delete_all(backend: Backend, entry: Entry) -> None:
-    call = Call("deletecollection", entry.kind, SYSTEM, backend.reader, clock.wall())
+async def delete_all(backend: Backend, entry: Entry, namespace: str = "") -> None:
+    call = Call("deletecollection", entry.kind, SYSTEM, backend.reader, clock.wall(), namespace=namespace)
     await delete_collection(backend, entry, call, Asked(), DeleteOptions())
 
 
-async def _until_empty(backend: Backend, entry: Entry, definition: Definition, modify: Modify) -> None:
+async def until_empty(
+    backend: Backend, entry: Entry, namespace: str = "", waiting: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Until a place in the store is empty; `waiting` is called now and then while it is not."""
+    place = entry.scope(namespace)
     while True:
-        listing = await backend.store.list(entry.prefix)
+        listing = await backend.store.list(place)
         if not listing.records:
             return
         try:
-            async with (
-                asyncio.timeout(LOOK),
-                backend.store.watch(entry.prefix, revision=listing.revision) as events,
-            ):
+            async with asyncio.timeout(LOOK), backend.store.watch(place, revision=listing.revision) as events:
                 await _gone(events, {r.key for r in listing.records})
         except (Compacted, Overrun):
             continue
         except TimeoutError:
-            told = condition(
-                TERMINATING, "True", "InstanceDeletionCheck", f"{REMAINING}context deadline exceeded"
-            )
-            await modify(definition.name, _says(definition.uid, told))
-        await _delete_all(backend, entry)  # whatever came meanwhile
+            if waiting is not None:
+                await waiting()
+        await delete_all(backend, entry, namespace)  # whatever came meanwhile
 
 
 async def _gone(events: Any, left: set[str]) -> None:

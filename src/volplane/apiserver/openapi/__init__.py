@@ -43,25 +43,21 @@ class Document(Struct, frozen=True):
 class Documents:
     """The rendered documents for one state of the registry, each made when it is first needed."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, before: Documents | None = None) -> None:
         self.version = registry.version
         self._registry = registry
+        self.group_versions = _group_versions(registry)
         self._made: dict[str, Document] = {}
+        if before is not None:
+            # What is rendered of kinds that have not changed is still right.
+            kept = (gv for gv, kinds in self.group_versions.items() if before.group_versions.get(gv) == kinds)
+            self._made = {gv: before._made[gv] for gv in kept if gv in before._made}
 
     def get(self, name: str, make: Callable[[], bytes], media: str = JSON) -> Document:
         if name not in self._made:
             body = make()
             self._made[name] = Document(body, hashlib.sha512(body).hexdigest().upper(), media)
         return self._made[name]
-
-    @property
-    def group_versions(self) -> dict[str, list[Any]]:
-        """`api/v1`, `apis/apps/v1`, … with their kinds."""
-        return {
-            (f"apis/{group}/{version}" if group else f"api/{version}"): kinds
-            for group, versions in grouped(self._registry.kinds()).items()
-            for version, kinds in versions.items()
-        }
 
     def v3(self, group_version: str) -> Document:
         kinds = self.group_versions.get(group_version)
@@ -103,8 +99,17 @@ _rendered: WeakKeyDictionary[Registry, Documents] = WeakKeyDictionary()
 def documents(registry: Registry) -> Documents:
     found = _rendered.get(registry)
     if found is None or found.version != registry.version:
-        found = _rendered[registry] = Documents(registry)
+        found = _rendered[registry] = Documents(registry, found)
     return found
+
+
+def _group_versions(registry: Registry) -> dict[str, list[Kind]]:
+    """`api/v1`, `apis/apps/v1`, … with their kinds."""
+    return {
+        (f"apis/{group}/{version}" if group else f"api/{version}"): kinds
+        for group, versions in grouped(registry.kinds()).items()
+        for version, kinds in versions.items()
+    }
 
 
 def address(group_version: str, document: Document) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import structs
 
 from volplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
 from volplane.api.errors import Cause, Forbidden
+from volplane.api.kinds import Kind
 from volplane.apiserver.strategies import checks
 from volplane.apiserver.strategies.edit import changed, filled
 from volplane.apiserver.strategy import Call, Strategy
@@ -15,7 +18,15 @@ FINALIZER = "kubernetes"
 PERMANENT = frozenset({"default", "kube-system", "kube-public"})
 
 
+def _nothing(namespace: str) -> bool:
+    return False
+
+
 class NamespaceStrategy(Strategy[Namespace]):
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind)
+        self.holds: Callable[[str], bool] = _nothing  # kinds that only the server knows, see crd.emptying
+
     def defaults(self, obj: Namespace) -> Namespace:
         return changed(_labelled(obj), status=filled(obj.status, phase="Active"))
 
@@ -52,7 +63,7 @@ class NamespaceStrategy(Strategy[Namespace]):
         return changed(obj, status=changed(obj.status, phase="Terminating"))
 
     def may_vanish(self, obj: Namespace) -> bool:
-        return not obj.spec.finalizers
+        return not obj.spec.finalizers and not self.holds(obj.name)
 
 
 def _labelled(obj: Namespace) -> Namespace:

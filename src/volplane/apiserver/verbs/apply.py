@@ -25,6 +25,7 @@ from volplane.apiserver.decode.words import type_error
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import create, placed
+from volplane.apiserver.verbs.patch import plain, without_owners
 from volplane.apiserver.verbs.update import check_name, modify, part_of
 from volplane.store import Record
 
@@ -79,9 +80,8 @@ def _applied(entry: Entry, call: Call, asked: Asked, old: Any, record: Record) -
     """The stored object with the configuration in it, and its owners."""
     shape = entry.shape
     meta = shape.metadata(old)
-    live = msgspec.json.decode(shape.wire(record.value, record.revision))
-    live["metadata"].pop("managedFields", None)
-    bare = live if entry.kind.type is None else _without_owners(entry, old, meta)
+    live = plain(entry, old, record)
+    bare = live if entry.kind.type is None else without_owners(entry, old)
     held = managed.read(meta.managed_fields) or _first_owners(entry, call, bare)
     outcome = _merged(entry, call, asked, live, bare, held)
     owners: Entries = managed.write(outcome.managed, meta.managed_fields)
@@ -91,17 +91,11 @@ def _applied(entry: Entry, call: Call, asked: Asked, old: Any, record: Record) -
     return shape.with_metadata(outcome.obj, structs.replace(wants, managed_fields=owners))
 
 
-def _without_owners(entry: Entry, obj: Any, meta: ObjectMeta) -> Any:
-    return entry.shape.with_metadata(obj, structs.replace(meta, managed_fields=()))
-
-
 def _first_owners(entry: Entry, call: Call, obj: Any) -> Managed:
     """Until somebody applies, an object that is not tracked is everybody's; from then on it had an owner."""
-    kind = entry.ownership
-    changed, _ = kind.differ(kind.empty(), obj)
-    owned = kind.owned(changed, call.subresource)
+    owned = entry.ownership.owned(entry.ownership.fresh(obj), call.subresource)
     owner = managed.updater(managed.BEFORE_FIRST_APPLY, entry.kind.api_version, call.subresource)
-    return managed.updated({}, owner, call.now, owned, {})
+    return managed.read(managed.created(owner, call.now, owned))
 
 
 def _merged(entry: Entry, call: Call, asked: Asked, live: Map, live_obj: Any, held: Managed) -> Outcome:

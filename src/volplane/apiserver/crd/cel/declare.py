@@ -11,6 +11,7 @@ import base64
 import binascii
 import re
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from volplane.apiserver.crd.cel import functions, types
@@ -39,6 +40,7 @@ _TEXTS = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
 def escape(name: str) -> str | None:
     """How an expression spells a field; None: it cannot."""
     if name in _WORDS:
@@ -99,8 +101,8 @@ def value_of(value: Any, schema: Schema | None, *, resource: bool = False) -> An
             return float(value)
         case "integer" if isinstance(value, float) and value.is_integer():
             return int(value)
-        case "string" if isinstance(value, str):
-            return _text(value, schema.get("format", ""))
+        case "string" if isinstance(value, str) and schema.get("format") in _TEXTS:
+            return _text(value, schema["format"])
     return value
 
 

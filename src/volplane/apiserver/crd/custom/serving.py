@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from volplane.api import kinds
 from volplane.api.apiextensions import CustomResourceDefinition as Definition
 from volplane.api.apiextensions import CustomResourceDefinitionVersion as Version
 from volplane.api.kinds import SCALE, STATUS, Kind, Subresource
@@ -16,11 +17,18 @@ from volplane.apiserver.crd.definition.conditions import is_established, is_term
 from volplane.apiserver.crd.definition.schemas import schema_of
 from volplane.apiserver.versions import preference
 
+BUILT_IN = frozenset(kind.resource for kind in kinds.ALL)
+
+
+def overlaps(definition: Definition) -> bool:
+    """Would its objects lie among those of a built-in kind?"""
+    return f"{definition.spec.names.plural}.{definition.spec.group}" in BUILT_IN
+
 
 def strategies(definition: Definition) -> Iterator[CustomStrategy]:
     """One for each version that is served; none before the definition is established."""
     storage = storage_version(definition.spec.versions)
-    if not is_established(definition) or storage is None:
+    if not is_established(definition) or storage is None or overlaps(definition):
         return
     stored = schema_of(storage)
     for version in definition.spec.versions:

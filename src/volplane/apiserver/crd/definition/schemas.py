@@ -19,6 +19,7 @@ from volplane.api.errors import BadRequest
 from volplane.apiserver.crd.schema import Schema
 from volplane.apiserver.decode import Undecodable, plain
 
+DEEPEST = 64  # schemas inside each other
 _UNIONS = ("items", "additionalProperties", "additionalItems")
 _NESTED = ("not",)
 _LISTS = ("allOf", "anyOf", "oneOf")
@@ -49,10 +50,21 @@ def shared(definition: Definition, field: str) -> bool:
 
 def normalized(definition: Definition) -> Definition:
     """The definition with clean schemas. Raises BadRequest."""
+    if any(_depth(schema_of(version)) > DEEPEST for version in definition.spec.versions):
+        raise BadRequest("exceeded max depth")
     versions = tuple(_normal(version) for version in definition.spec.versions)
     if versions == definition.spec.versions:
         return definition
     return structs.replace(definition, spec=structs.replace(definition.spec, versions=versions))
+
+
+def _depth(schema: Schema | None) -> int:
+    """How many schemas stand inside each other; counted level by level, so that no depth is too much."""
+    level, depth = [schema] if schema is not None else [], 0
+    while level and depth <= DEEPEST:
+        level = [inner for outer in level for inner in below(outer)]
+        depth += 1
+    return depth
 
 
 def _normal(version: Version) -> Version:
@@ -103,16 +115,19 @@ def map_schemas(schema: dict[str, Any], edit: Edit, edit_union: Edit | None = No
     return made
 
 
+def below(schema: Schema) -> Iterator[Schema]:
+    """The schemas directly inside one."""
+    found: list[Any] = [schema.get(key) for key in (*_UNIONS, *_NESTED)]
+    for key in _LISTS:
+        found += schema.get(key) or ()
+    for key in _MAPS:
+        found += (schema.get(key) or {}).values()
+    return (inner for inner in found if isinstance(inner, dict))
+
+
 def every(schema: Schema | None) -> Iterator[Schema]:
     """A schema and all schemas inside it."""
-    if not isinstance(schema, dict):
-        return
-    yield schema
-    for key in (*_UNIONS, *_NESTED):
-        yield from every(schema.get(key))
-    for key in _LISTS:
-        for inner in schema.get(key, ()):
-            yield from every(inner)
-    for key in _MAPS:
-        for inner in schema.get(key, {}).values():
+    if schema is not None:
+        yield schema
+        for inner in below(schema):
             yield from every(inner)

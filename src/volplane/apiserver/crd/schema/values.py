@@ -29,6 +29,8 @@ TYPE_INVALID = "FieldValueTypeInvalid"
 _JSON_TYPES: Mapping[type, str] = {
     bool: "boolean", str: "string", int: "integer", float: "number", list: "array", dict: "object",
 }  # fmt: skip
+_JUNCTORS = frozenset({"anyOf", "oneOf", "allOf", "not"})
+_OF_STRINGS = frozenset({"format", "pattern", "maxLength", "minLength"})
 _NATIVE_FORMATS = {"integer": "int64", "number": "float64"}
 _INT32 = 1 << 31
 _MAX_FLOAT32 = 3.4028234663852886e38
@@ -39,76 +41,91 @@ class Result:
 
     __slots__ = ("causes", "passed")
 
-    def __init__(self, causes: Iterable[Cause] = (), passed: int = 0) -> None:
-        self.causes = list(causes)
-        self.passed = passed
+    def __init__(self) -> None:
+        self.causes: list[Cause] = []
+        self.passed = 0
 
-    def add(self, *causes: Cause) -> None:
-        self.causes += [cause for cause in causes if cause not in self.causes]
+    def add(self, cause: Cause) -> None:
+        if cause not in self.causes:
+            self.causes.append(cause)
 
     def merge(self, other: Result) -> None:
-        self.add(*other.causes)
+        for cause in other.causes:
+            self.add(cause)
         self.passed += other.passed
 
 
 class Place:
-    """Where a value stands: its name inside messages, and the path of the field that is told."""
+    """Where a value stands; spelled out only when there is something to tell."""
 
-    __slots__ = ("base", "name")
+    __slots__ = ("above", "step")
 
-    def __init__(self, base: str, name: str = "") -> None:
-        self.base = base
-        self.name = name
+    def __init__(self, above: Place | None, step: str) -> None:
+        self.above = above  # None: where validation began
+        self.step = step  # `name` or `[0]`; at the beginning the path of the field that is validated
 
     def member(self, name: str) -> Place:
-        return Place(self.base, f"{self.name}.{name}" if self.name else name)
+        return Place(self, name)
 
     def item(self, at: int) -> Place:
-        return Place(self.base, f"{self.name}[{at}]")
+        return Place(self, f"[{at}]")
+
+    @property
+    def base(self) -> str:
+        return self.step if self.above is None else self.above.base
+
+    @property
+    def name(self) -> str:
+        """As messages say it: relative to where validation began."""
+        return "" if self.above is None else _joined(self.above.name, self.step)
 
     @property
     def path(self) -> str:
-        if not self.name:
-            return self.base or NOWHERE
-        joint = "" if self.name.startswith("[") else "."
-        return f"{self.base}{joint}{self.name}" if self.base else self.name
+        return _joined(self.base, self.name) or NOWHERE
 
     def says(self, words: str) -> str:
         return f"{self.name} in body {words}"
 
 
+def _joined(path: str, step: str) -> str:
+    return f"{path}.{step}" if path and step and not step.startswith("[") else f"{path}{step}"
+
+
 def validate(value: Any, schema: Schema | None, *, base: str = "", pair: Pair | None = None) -> list[Cause]:
     """What is wrong with a value; `base` is the path of the field it stands in."""
-    return [] if schema is None else _ratcheted(value, schema, Place(base), pair).causes
+    result = Result()
+    if schema is not None:
+        _ratcheted(value, schema, Place(None, base), pair, result)
+    return result.causes
 
 
-def _ratcheted(value: Any, schema: Schema, place: Place, pair: Pair | None) -> Result:
-    result = _validate(value, schema, place, pair)
-    if result.causes and pair is not None and pair.unchanged:
-        return Result(passed=result.passed)
-    return result
+def _ratcheted(value: Any, schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
+    before = len(result.causes)
+    _validate(value, schema, place, pair, result)
+    if len(result.causes) > before and pair is not None and pair.unchanged:
+        del result.causes[before:]
 
 
-def _validate(value: Any, schema: Schema, place: Place, pair: Pair | None) -> Result:
-    result = Result(passed=1)
-    result.merge(_type(value, schema, place))
+def _validate(value: Any, schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
+    _type(value, schema, place, result)
     if value is None:
-        result.merge(_enum(value, schema, place))
-        return result
-    result.merge(_junctors(value, schema, place, pair))
+        _enum(value, schema, place, result)
+        return
+    if not _JUNCTORS.isdisjoint(schema):
+        _junctors(value, schema, place, pair, result)
     match value:
         case bool():
             pass
         case str():
-            result.merge(_string(value, schema, place))
+            if not _OF_STRINGS.isdisjoint(schema):
+                _string(value, schema, place, result)
         case int() | float():
-            result.merge(_number(value, schema, place))
+            _number(value, schema, place, result)
         case list() | tuple():
-            result.merge(_items(value, schema, place, pair))
+            _items(value, schema, place, pair, result)
         case dict():
-            result.merge(_members(value, schema, place, pair))
-    result.merge(_enum(value, schema, place))
-    return result
+            _members(value, schema, place, pair, result)
+    _enum(value, schema, place, result)
 
 
 # Type, enum
@@ -123,29 +140,37 @@ def types_of(schema: Schema) -> tuple[str, ...]:
 def format_of(schema: Schema) -> str:
     """The format, if it means something for the type."""
     given: str = schema.get("format", "")
+    if not given:
+        return ""
     wanted = types_of(schema)
     alone = wanted[0] if len(wanted) == 1 else ""
-    return given if given and formats.known(alone, given) else ""
+    return given if formats.known(alone, given) else ""
 
 
-def _type(value: Any, schema: Schema, place: Place) -> Result:
-    wanted, format = types_of(schema), format_of(schema)
-    if not wanted:
-        return Result(passed=1)
-    if value is None:
-        return Result(passed=1) if schema.get("nullable") else _wrong_type(place, ",".join(wanted), "null")
-    given = _JSON_TYPES.get(type(value), "array")
-    if given in wanted or (given == "integer" and "number" in wanted):
-        return Result(passed=1)
-    if given == "number" and "integer" in wanted and value.is_integer():
-        return Result(passed=1)
-    if format and given not in ("string", "array"):
-        return _wrong_type(place, format, _NATIVE_FORMATS.get(given, ""))
-    return _wrong_type(place, ",".join(wanted), given)
+def _type(value: Any, schema: Schema, place: Place, result: Result) -> None:
+    wanted = types_of(schema)
+    given = "null" if value is None else _JSON_TYPES.get(type(value), "array")
+    if not wanted or _is_of(value, given, wanted, schema):
+        result.passed += 1
+        return
+    format = format_of(schema)
+    if format and given not in ("string", "array", "null"):
+        result.add(_type_cause(place, format, _NATIVE_FORMATS.get(given, "")))
+    else:
+        result.add(_type_cause(place, ",".join(wanted), given))
 
 
-def _wrong_type(place: Place, wanted: str, given: str) -> Result:
-    return Result([_type_cause(place, wanted, given)])
+def _is_of(value: Any, given: str, wanted: tuple[str, ...], schema: Schema) -> bool:
+    if given in wanted:
+        return True
+    match given:
+        case "null":
+            return bool(schema.get("nullable"))
+        case "integer":
+            return "number" in wanted
+        case "number":
+            return "integer" in wanted and value.is_integer()
+    return False
 
 
 def _type_cause(place: Place, wanted: str, given: str) -> Cause:
@@ -157,19 +182,19 @@ def _quoted(text: str) -> str:
     return invalid("", text, "").message.removeprefix("Invalid value: ").removesuffix(": ")
 
 
-def _enum(value: Any, schema: Schema, place: Place) -> Result:
+def _enum(value: Any, schema: Schema, place: Place, result: Result) -> None:
     allowed = schema.get("enum")
     if not allowed or any(same(value, choice) for choice in allowed):
-        return Result(passed=1)
+        result.passed += 1
+        return
     shown = [choice if isinstance(choice, str) else _quoted(choice) for choice in allowed]
-    return Result([not_supported(place.path, value, shown)])
+    result.add(not_supported(place.path, value, shown))
 
 
 # Strings and numbers
 
 
-def _string(value: str, schema: Schema, place: Place) -> Result:
-    result = Result(passed=1)
+def _string(value: str, schema: Schema, place: Place, result: Result) -> None:
     format = format_of(schema)
     pattern = schema.get("pattern")
     longest, shortest = schema.get("maxLength"), schema.get("minLength")
@@ -179,30 +204,28 @@ def _string(value: str, schema: Schema, place: Place) -> Result:
         result.add(invalid(place.path, value, place.says(f"should be at least {shortest} chars long")))
     elif pattern and patterns.compile(pattern).search(value) is None:
         result.add(invalid(place.path, value, place.says(f"should match '{pattern}'")))
+    else:
+        result.passed += 1
     if format and not formats.fits(format, value):
         result.add(_type_cause(place, format, value))
-    return result
 
 
-def _number(value: float, schema: Schema, place: Place) -> Result:
-    result = Result(passed=1)
+def _number(value: float, schema: Schema, place: Place, result: Result) -> None:
     wanted, format = types_of(schema), format_of(schema)
     if _out_of_range(value, wanted, format):
         told = f" with format {format}" if format else " (default format)"
-        result.add(
-            invalid(
-                place.base or NOWHERE, "", f"Checked value must be of type {wanted[0]}{told} in {place.name}"
-            )
-        )
-    for key, holds, words in _LIMITS:
+        words = f"Checked value must be of type {wanted[0]}{told} in {place.name}"
+        result.add(invalid(place.base or NOWHERE, "", words))
+    else:
+        result.passed += 1
+    for key, holds, words_of in _LIMITS:
         limit = schema.get(key)
         if limit is None:
             continue
         exclusive = bool(schema.get(f"exclusive{key[0].upper()}{key[1:]}"))
         if not holds(value, limit, exclusive):
-            word = words[1] if exclusive else words[0]
+            word = words_of[1] if exclusive else words_of[0]
             result.add(invalid(place.path, _shown(value), place.says(f"should be {word} {number(limit)}")))
-    return result
 
 
 def _out_of_range(value: float, wanted: tuple[str, ...], format: str) -> bool:
@@ -251,23 +274,21 @@ def _shown(value: float) -> float:
 # Lists and objects
 
 
-def _items(value: Any, schema: Schema, place: Place, pair: Pair | None) -> Result:
-    result = Result(passed=1)
+def _items(value: Any, schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
     item = items_of(schema)
     if item is not None:
         for at, inner in enumerate(value):
             below = pair.item(at, schema) if pair is not None else None
-            result.merge(_ratcheted(inner, item, place.item(at), below))
+            _ratcheted(inner, item, place.item(at), below, result)
     fewest, most, size = schema.get("minItems"), schema.get("maxItems"), len(value)
     if fewest is not None and size < fewest:
         result.add(invalid(place.path, size, place.says(f"should have at least {fewest} items")))
     if most is not None and size > most:
         result.add(too_many(place.path, size, most))
-    return result
+    result.passed += 1
 
 
-def _members(value: dict[str, Any], schema: Schema, place: Place, pair: Pair | None) -> Result:
-    result = Result(passed=1)
+def _members(value: dict[str, Any], schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
     fewest, most, size = schema.get("minProperties"), schema.get("maxProperties"), len(value)
     if fewest is not None and size < fewest:
         result.add(invalid(place.path, size, place.says(f"should have at least {fewest} properties")))
@@ -278,72 +299,79 @@ def _members(value: dict[str, Any], schema: Schema, place: Place, pair: Pair | N
         below = properties.get(name, others)
         if below is not None:
             matched = pair.member(name) if pair is not None else None
-            result.merge(_ratcheted(inner, below, place.member(name), matched))
+            _ratcheted(inner, below, place.member(name), matched, result)
         elif schema.get("additionalProperties") is False:
             told = f"{place.name}.{name} in body is a forbidden property"
             result.add(invalid(place.path, name, told))
     for name in schema.get("required", ()):
         if name not in value:
             result.add(required(place.member(name).path))
-    return result
+    result.passed += 1
 
 
 # Alternatives
 
 
-def _junctors(value: Any, schema: Schema, place: Place, pair: Pair | None) -> Result:
-    result = Result(passed=1)
+def _junctors(value: Any, schema: Schema, place: Place, pair: Pair | None, result: Result) -> None:
     if alternatives := schema.get("anyOf"):
-        result.merge(_any_of(value, alternatives, place, pair))
+        _any_of(value, alternatives, place, pair, result)
     if alternatives := schema.get("oneOf"):
-        result.merge(_one_of(value, alternatives, place, pair))
+        _one_of(value, alternatives, place, pair, result)
     if parts := schema.get("allOf"):
-        result.merge(_all_of(value, parts, place, pair))
+        _all_of(value, parts, place, pair, result)
     refused = schema.get("not")
-    if refused is not None and not _validate(value, refused, place, pair).causes:
+    if refused is not None and not _alone(value, refused, place, pair).causes:
         result.add(_junctor(place, "must not validate the schema (not)"))
-    return result
+
+
+def _alone(value: Any, schema: Schema, place: Place, pair: Pair | None) -> Result:
+    """One alternative, judged by itself."""
+    made = Result()
+    _validate(value, schema, place, pair, made)
+    return made
 
 
 def _junctor(place: Place, words: str) -> Cause:
     return invalid(place.base or NOWHERE, "", f"{_quoted(place.name)} {words}")
 
 
-def _any_of(value: Any, alternatives: Iterable[Schema], place: Place, pair: Pair | None) -> Result:
-    results = []
+def _any_of(
+    value: Any, alternatives: Iterable[Schema], place: Place, pair: Pair | None, result: Result
+) -> None:
+    found = []
     for alternative in alternatives:
-        results.append(_validate(value, alternative, place, pair))
-        if not results[-1].causes:
-            return results[-1]
-    made = Result([_junctor(place, "must validate at least one schema (anyOf)")])
-    made.merge(_closest(results))
-    return made
+        found.append(_alone(value, alternative, place, pair))
+        if not found[-1].causes:
+            result.merge(found[-1])
+            return
+    result.add(_junctor(place, "must validate at least one schema (anyOf)"))
+    result.merge(_closest(found))
 
 
-def _one_of(value: Any, alternatives: Iterable[Schema], place: Place, pair: Pair | None) -> Result:
-    results = [_validate(value, alternative, place, pair) for alternative in alternatives]
-    valid = [r for r in results if not r.causes]
+def _one_of(
+    value: Any, alternatives: Iterable[Schema], place: Place, pair: Pair | None, result: Result
+) -> None:
+    found = [_alone(value, alternative, place, pair) for alternative in alternatives]
+    valid = [r for r in found if not r.causes]
     if len(valid) == 1:
-        return valid[0]
-    found = f"Found {len(valid)} valid alternatives" if valid else "Found none valid"
-    made = Result([_junctor(place, f"must validate one and only one schema (oneOf). {found}")])
+        result.merge(valid[0])
+        return
+    told = f"Found {len(valid)} valid alternatives" if valid else "Found none valid"
+    result.add(_junctor(place, f"must validate one and only one schema (oneOf). {told}"))
     if not valid:
-        made.merge(_closest(results))
-    return made
+        result.merge(_closest(found))
 
 
-def _closest(results: list[Result]) -> Result:
+def _closest(found: list[Result]) -> Result:
     """The alternative that fitted best is the one the writer most likely meant."""
-    return max(results, key=lambda r: r.passed)  # the first of equals
+    return max(found, key=lambda r: r.passed)  # the first of equals
 
 
-def _all_of(value: Any, parts: Iterable[Schema], place: Place, pair: Pair | None) -> Result:
-    results = [_validate(value, part, place, pair) for part in parts]
-    made = Result()
-    for result in results:
-        made.merge(result)
-    failed = sum(bool(r.causes) for r in results)
+def _all_of(value: Any, parts: Iterable[Schema], place: Place, pair: Pair | None, result: Result) -> None:
+    found = [_alone(value, part, place, pair) for part in parts]
+    for each in found:
+        result.merge(each)
+    failed = sum(bool(r.causes) for r in found)
     if failed:
-        none = ". None validated" if failed == len(results) else ""
-        made.add(_junctor(place, f"must validate all the schemas (allOf){none}"))
-    return made
+        none = ". None validated" if failed == len(found) else ""
+        result.add(_junctor(place, f"must validate all the schemas (allOf){none}"))

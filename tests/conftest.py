@@ -11,10 +11,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import uvloop
 
 from volplane.base.virtual import VirtualLoop
+
+# The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
+hypothesis.settings.register_profile("steady", derandomize=True)
+if not os.environ.get("VOLPLANE_EXPLORE"):
+    hypothesis.settings.load_profile("steady")
 
 # Peers that come with the project's own tools (aws) are found like those of the machine.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -45,7 +45,6 @@ spec:
 """
 
 
-@pytest.mark.xfail(strict=False, reason="a node watches a claim while its pod waits, which it may only get")
 def test_a_story_of_separate_roles_ends_without_a_refusal() -> None:
     cluster = Up("--separate", nodes=2)
     with cluster as up:

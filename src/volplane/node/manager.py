@@ -11,26 +11,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import assert_never
 
 from msgspec import Struct, structs
 
-from volplane.api.core import PersistentVolumeClaim, Pod
-from volplane.api.errors import APIError
+from volplane.api.core import Pod
 from volplane.base import clock
 from volplane.loops.events import Recorder
 from volplane.node import desired
 from volplane.node.acting import Actor, NodeView, Work
 from volplane.node.plan import Forget, Publish, Refuse, Report, Stage, Step, Unpublish, Unstage, plan
 from volplane.node.world import Entry, Mine
-from volplane.rules import pods
 from volplane.rules.steps import Wait
 from volplane.volumes.base import Plugin, Site, Spec
 
 log = logging.getLogger(__name__)
 
-FIRST_LOOK, LONGEST_LOOK = 0.1, 10.0  # between reads of a claim that cannot be mounted yet, if no event comes
+FIRST_LOOK, LONGEST_LOOK = 0.005, 10.0  # between reads of a claim that cannot be mounted yet
+COMPLAINS = 0.16  # from this pause on the pod's user is told why nothing happens
 
 
 class Mounted(Struct, frozen=True):
@@ -80,34 +78,19 @@ class VolumeManager:
             await mine.changed.wait()
 
     async def _until_resolved(self, pod: Pod, mine: Mine) -> None:
-        """Look again when a claim of the pod changes, and now and then anyway.
+        """Look again, soon at first, until every volume of the pod is known.
 
         A pod may come a moment before its claim says Bound: the scheduler believes what the binder wrote
-        first. That is no reason to complain, and not to be waited for longer than it takes.
+        first. That is no reason to complain, and costs nothing: the disk is being attached meanwhile. A node
+        may get the claims of its pods and not watch them, so there is no event to wait for.
         """
-        changed, pause = asyncio.Event(), FIRST_LOOK
-        async with asyncio.TaskGroup() as group:
-            claims = {use.claim for use in pods.uses(pod)}
-            watching = [group.create_task(self._watch_claim(pod.namespace, c, changed)) for c in claims]
-            while not mine.resolved:
-                try:
-                    async with asyncio.timeout(pause):
-                        await changed.wait()
-                except TimeoutError:
-                    self._complain(pod, mine)
-                    pause = min(pause * 2, LONGEST_LOOK)
-                changed.clear()
-                await self._resolve(pod, mine)
-            for task in watching:
-                task.cancel()
-
-    async def _watch_claim(self, namespace: str, name: str, changed: asyncio.Event) -> None:
-        while True:
-            with suppress(APIError, TimeoutError):
-                fields = f"metadata.name={name}"
-                async for _ in self.site.client.watch(PersistentVolumeClaim, namespace, fields=fields):
-                    changed.set()
-            await asyncio.sleep(LONGEST_LOOK)
+        pause = FIRST_LOOK
+        while not mine.resolved:
+            await asyncio.sleep(pause)
+            if pause >= COMPLAINS:
+                self._complain(pod, mine)
+            pause = min(pause * 2, LONGEST_LOOK)
+            await self._resolve(pod, mine)
 
     async def _resolve(self, pod: Pod, mine: Mine) -> None:
         wanted = await desired.resolve(self.site.client, tuple(self.plugins.values()), pod)

@@ -1,0 +1,33 @@
+"""A CSI driver that does as the test says, on a real socket, in memory, or in a process of its own.
+
+    driver = scripted.driver("attach", "snapshots", "expand")
+    driver.script("CreateVolume", Fail(Code.INTERNAL), Lose(), Delay(0.5), hold := Hold())
+    async with scripted.on_socket(driver) as socket:      # socket.path; socket.cut() breaks all connections
+        ...
+    assert len(driver.called("CreateVolume")) == 4
+
+`sdk.Local(driver)` calls it in memory, in virtual time. With a `directory` its volumes, snapshots and
+publications outlive it; `scripted.process(directory, …)` is the same driver as a process that can be killed,
+scripted through files in that directory.
+"""
+
+from tests.support.scripted.driver import NAME, ZONE, Driver, driver
+from tests.support.scripted.outcomes import Break, Delay, Fail, Hold, Lose
+from tests.support.scripted.process import Process, process
+from tests.support.scripted.sockets import Socket, on_socket
+
+__all__ = [
+    "NAME",
+    "ZONE",
+    "Break",
+    "Delay",
+    "Driver",
+    "Fail",
+    "Hold",
+    "Lose",
+    "Process",
+    "Socket",
+    "driver",
+    "on_socket",
+    "process",
+]

@@ -1,0 +1,96 @@
+"""The driver behind a real Unix socket, with a line between that can be cut.
+
+Callers connect to the line, which passes bytes on to the driver's own socket: a reply is lost the way it is
+in life, by a connection that breaks, while the driver knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from tests.support.scripted.driver import Driver
+from volplane import sdk
+
+
+class Socket:
+    """`path` is where to call the driver."""
+
+    def __init__(self, path: str, behind: str) -> None:
+        self.path, self._behind = path, behind
+        self._lines: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def up(self) -> None:
+        """Take connections."""
+        self._server = await asyncio.start_unix_server(self._connected, self.path)
+
+    async def down(self) -> None:
+        """Nobody can reach the driver until `up`."""
+        if self._server is not None:
+            self._server.close()
+            os.unlink(self.path)
+            self._server = None
+        await self.cut()
+
+    async def cut(self) -> None:
+        """Break every connection; new ones are taken again."""
+        for line in list(self._lines):
+            for end in line:
+                end.transport.abort()
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await self.down()
+        for pump in list(self._pumps):
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_unix_connection(self._behind)
+        except OSError:
+            writer.transport.abort()
+            return
+        line = (writer, back)
+        self._lines.add(line)
+        both = [asyncio.ensure_future(_pump(reader, back)), asyncio.ensure_future(_pump(there, writer))]
+        self._pumps.update(both)
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._lines.discard(line)
+            for end in line:
+                end.transport.abort()
+            for pump in both:
+                pump.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+            self._pumps.difference_update(both)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+
+
+@asynccontextmanager
+async def on_socket(driver: Driver, path: str = "") -> AsyncIterator[Socket]:
+    """Served until the end of the block. `path`: where, if not in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="s-") as directory:
+        behind = str(Path(directory) / "behind.sock")
+        socket = Socket(path or str(Path(directory) / "csi.sock"), behind)
+        async with sdk.Server(driver, behind, grace=0.1):
+            await socket.up()
+            driver.cut = socket.cut
+            try:
+                yield socket
+            finally:
+                driver.cut = None
+                await socket.close()

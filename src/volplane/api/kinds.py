@@ -28,6 +28,7 @@ from volplane.api import (
     rbac,
     resource,
     scheduling,
+    snapshot,
     storage,
 )
 from volplane.api.meta import Resource
@@ -259,7 +260,54 @@ POSTED: tuple[Kind, ...] = (
     _in("authentication.k8s.io", authentication.TokenRequest, "tokenrequests", verbs=CREATE),
 )
 
-_BY_TYPE = {k.type: k for k in ALL + POSTED}
+_SNAPSHOTS = "snapshot.storage.k8s.io"
+_GROUP_SNAPSHOTS = "groupsnapshot.storage.k8s.io"
+
+
+def _group(type: type[Resource], plural: str, *short: str, **more: object) -> Kind:
+    version = "v1beta2"
+    return Kind(type, _GROUP_SNAPSHOTS, version, type.__name__, plural, short=short, **more)  # type: ignore[arg-type]
+
+
+# Kinds that our clients have types for, while a server has them by definition, as custom resources, or not.
+KNOWN: tuple[Kind, ...] = (
+    _in(_SNAPSHOTS, snapshot.VolumeSnapshot, "volumesnapshots", "vs", subresources=(STATUS,)),
+    _in(
+        _SNAPSHOTS,
+        snapshot.VolumeSnapshotContent,
+        "volumesnapshotcontents",
+        "vsc",
+        "vscs",
+        namespaced=False,
+        subresources=(STATUS,),
+    ),
+    _in(
+        _SNAPSHOTS,
+        snapshot.VolumeSnapshotClass,
+        "volumesnapshotclasses",
+        "vsclass",
+        "vsclasses",
+        namespaced=False,
+    ),
+    _group(snapshot.VolumeGroupSnapshot, "volumegroupsnapshots", "vgs", subresources=(STATUS,)),
+    _group(
+        snapshot.VolumeGroupSnapshotContent,
+        "volumegroupsnapshotcontents",
+        "vgsc",
+        "vgscs",
+        namespaced=False,
+        subresources=(STATUS,),
+    ),
+    _group(
+        snapshot.VolumeGroupSnapshotClass,
+        "volumegroupsnapshotclasses",
+        "vgsclass",
+        "vgsclasses",
+        namespaced=False,
+    ),
+)
+
+_BY_TYPE = {k.type: k for k in ALL + POSTED + KNOWN}
 _BY_KIND = {(k.api_version, k.kind): k for k in ALL + POSTED}
 _BY_PATH = {(k.group, k.version, k.plural): k for k in ALL}
 

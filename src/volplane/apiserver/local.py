@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import structs
 
+from volplane.api import codec
 from volplane.api.errors import NotFound, Unavailable
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, Resource
@@ -51,8 +52,7 @@ class Local:
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         entry, call = self._call("get", type, namespace, name)
-        found: T = entry.feed.object(await get(self._backend, entry, call))
-        return found
+        return _typed(type, entry.feed.object(await get(self._backend, entry, call)))
 
     async def list(
         self,
@@ -68,7 +68,8 @@ class Local:
         entry, call = self._call("list", type, namespace, fields=fields)
         asked = Asked(select(entry.facts, labels, fields), limit, token, revision)
         listed = await list_records(self._backend, entry, call, asked)
-        return Page([entry.feed.object(r) for r in listed.records], listed.revision, listed.token)
+        items = [_typed(type, entry.feed.object(r)) for r in listed.records]
+        return Page(items, listed.revision, listed.token)
 
     async def create(
         self,
@@ -83,8 +84,7 @@ class Local:
             "create", of or type(obj), namespace or obj.metadata.namespace, name, subresource
         )
         if not subresource:
-            made: T = (await create(self._backend, entry, call, canonical(obj))).obj
-            return made
+            return _typed(type(obj), (await create(self._backend, entry, call, _given(entry, obj))).obj)
         post = subresources.POSTS.get((entry.resource, subresource))
         if post is None:
             raise NotFound.path()
@@ -98,8 +98,7 @@ class Local:
         entry, call = self._call(
             "update", type(obj), meta.namespace, meta.name, subresource, manager=self._manager
         )
-        written: T = (await update(self._backend, entry, call, canonical(obj))).obj
-        return written
+        return _typed(type(obj), (await update(self._backend, entry, call, _given(entry, obj))).obj)
 
     async def patch(
         self,
@@ -120,11 +119,9 @@ class Local:
             assert isinstance(patch, Mapping)
             head = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
             body = msgspec.json.encode({**head, **patch})
-            written: T = (await apply(self._backend, entry, call, body, force=force)).obj
-            return written
+            return _typed(type, (await apply(self._backend, entry, call, body, force=force)).obj)
         body = msgspec.json.encode(patch)
-        changed: T = (await change(self._backend, entry, call, style.value, body)).obj
-        return changed
+        return _typed(type, (await change(self._backend, entry, call, style.value, body)).obj)
 
     async def delete(
         self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
@@ -133,8 +130,7 @@ class Local:
         options = options or DeleteOptions()
         call = structs.replace(call, dry_run=bool(options.dry_run))
         written = await delete(self._backend, entry, call, options)
-        left: T | None = None if written.gone else written.obj
-        return left
+        return None if written.gone else _typed(type, written.obj)
 
     def watch(
         self,
@@ -153,7 +149,7 @@ class Local:
             bookmarks=True,
             seconds=seconds,
         )
-        return _changes(watching.watch(self._backend, entry, call, asked))
+        return _changes(type, watching.watch(self._backend, entry, call, asked))
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -199,12 +195,13 @@ def _act(verb: str, kind: Kind, namespace: str, name: str, subresource: str, fie
 
 @asynccontextmanager
 async def _changes(
+    type: type[T],
     batches: AsyncGenerator[Sequence[watching.Told], None],
 ) -> AsyncIterator[AsyncIterator[Sequence[Change[Any]]]]:
     async def decoded() -> AsyncGenerator[Sequence[Change[Any]], None]:
         try:
             async for batch in batches:
-                yield [_change(told) for told in batch]
+                yield [_change(type, told) for told in batch]
         except Closed as error:
             raise Unavailable("the server is shutting down") from error
 
@@ -212,5 +209,16 @@ async def _changes(
         yield changes
 
 
-def _change(told: watching.Told) -> Change[Any]:
-    return Change(ChangeType(told.type), told.note.object(told.type) if told.note else None, told.revision)
+def _change(of: type[T], told: watching.Told) -> Change[Any]:
+    obj = _typed(of, told.note.object(told.type)) if told.note else None
+    return Change(ChangeType(told.type), obj, told.revision)
+
+
+def _typed(of: type[T], obj: Any) -> T:
+    """A custom resource is plain data here, and a Struct to the client that has a type for it."""
+    typed: T = codec.convert(of, obj) if isinstance(obj, dict) else obj
+    return typed
+
+
+def _given(entry: Entry, obj: Resource) -> Any:
+    return canonical(obj) if entry.kind.type is not None else codec.builtins(obj)

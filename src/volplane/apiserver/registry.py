@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
+from volplane.api import kinds
 from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
@@ -20,6 +21,8 @@ from volplane.apiserver.selection import Selection
 from volplane.apiserver.shape import Shape
 from volplane.apiserver.strategy import AnyStrategy
 from volplane.base import clock
+
+_KNOWN = {kind.type: (kind.group, kind.version, kind.plural) for kind in kinds.KNOWN}
 
 StrategyOf = Callable[[Kind], AnyStrategy]
 Follow = Callable[[int], Awaitable[None]]  # returns when this server acts by what was written
@@ -79,12 +82,12 @@ class Entry:
 
 
 class Registry:
-    def __init__(self, kinds: Iterable[Kind], strategy_of: StrategyOf) -> None:
+    def __init__(self, served: Iterable[Kind], strategy_of: StrategyOf) -> None:
         self.version = 0
         self._strategy_of = strategy_of
         self._paths: dict[tuple[str, str, str], Entry] = {}
         self._types: dict[type[Resource], Entry] = {}
-        for kind in kinds:
+        for kind in served:
             self.add(kind)
 
     def add(self, kind: Kind, strategy: AnyStrategy | None = None) -> Entry:
@@ -108,8 +111,10 @@ class Registry:
         return self._paths.get((group, version, plural))
 
     def of(self, type: type[Resource]) -> Entry:
-        """The entry of a built-in kind, if it is served."""
+        """The entry of a kind, if it is served; one that clients have a type for may be a custom one here."""
         entry = self._types.get(type)
+        if entry is None and type in _KNOWN:
+            entry = self.find(*_KNOWN[type])
         if entry is None:
             raise NotFound.path()
         return entry

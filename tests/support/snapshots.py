@@ -1,0 +1,15 @@
+"""The kinds of snapshots, as the cluster brings them."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import yaml
+
+from volplane.api import codec
+from volplane.api.apiextensions import CustomResourceDefinition
+
+
+def definitions() -> list[CustomResourceDefinition]:
+    text = resources.files("volplane.manifests").joinpath("snapshots.yaml").read_text()
+    return [codec.convert(CustomResourceDefinition, d) for d in yaml.safe_load_all(text) if d]

@@ -47,6 +47,7 @@ class Disks(Driver):
         self.calls: list[tuple[str, Any]] = []
         self.hooks: dict[str, Hook] = {}
         self.after: dict[str, Hook] = {}
+        self.devices: dict[str, str] = {}  # of block volumes, by handle
 
     def counted(self) -> Counter[str]:
         return Counter(name for name, _ in self.calls)
@@ -67,7 +68,7 @@ class Disks(Driver):
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         await self._enter("stage", request)
         path = self.paths.real(request.staging_target_path)
-        if not mounts.is_mount(path):
+        if request.volume_capability.HasField("mount") and not mounts.is_mount(path):
             mounts.mount("tmpfs", path, "tmpfs", [])
         await self._leave("stage", request)
         return v1.NodeStageVolumeResponse()
@@ -80,12 +81,19 @@ class Disks(Driver):
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         await self._enter("publish", request)
         target = self.paths.real(request.target_path)
-        os.makedirs(target, exist_ok=True)
-        if not mounts.is_mount(target):
+        if request.volume_capability.HasField("block"):
+            self._publish_device(self.devices[request.volume_id], target)
+        elif not mounts.is_mount(target):
+            os.makedirs(target, exist_ok=True)
             source = self.paths.real(request.staging_target_path)
             mounts.bind(source, target, readonly=request.readonly, recursive=False)
         await self._leave("publish", request)
         return v1.NodePublishVolumeResponse()
+
+    def _publish_device(self, device: str, target: str) -> None:
+        if not mounts.is_mount(target):
+            Path(target).touch()
+            mounts.bind(device, target, readonly=False, recursive=False)
 
     async def node_unpublish_volume(
         self, request: v1.NodeUnpublishVolumeRequest
@@ -94,8 +102,12 @@ class Disks(Driver):
         target = self.paths.real(request.target_path)
         mounts.unmount(target)
         with suppress(FileNotFoundError):
-            os.rmdir(target)
+            _remove(target)
         return v1.NodeUnpublishVolumeResponse()
+
+
+def _remove(target: str) -> None:
+    os.rmdir(target) if os.path.isdir(target) else os.unlink(target)
 
 
 async def forever(context: TaskContext) -> None:
@@ -246,6 +258,8 @@ class NodeWorld:
         name: str = "app",
         *,
         claim: str = "",
+        readonly: bool = False,
+        device: str = "",
         volumes: list[dict[str, Any]] | None = None,
         mounts: list[dict[str, Any]] | None = None,
         container: Mapping[str, Any] | None = None,
@@ -253,13 +267,17 @@ class NodeWorld:
     ) -> Pod:
         sources, places = list(volumes or []), list(mounts or [])
         if claim:
-            sources.append({"name": "data", "persistentVolumeClaim": {"claimName": claim}})
+            wanted = {"claimName": claim, "readOnly": readonly}
+            sources.append({"name": "data", "persistentVolumeClaim": wanted})
+        if claim and not device:
             places.append({"name": "data", "mountPath": "/data"})
         account = ServiceAccount(
             metadata=ObjectMeta(name="default", namespace="default"), automount_service_account_token=False
         )
         await self.client.create(account, exists_ok=True)
         main = {"name": "main", "image": "forever", "volumeMounts": places, **(container or {})}
+        if device:
+            main["volumeDevices"] = [{"name": "data", "devicePath": device}]
         body = {
             "metadata": {"name": name, "namespace": "default"},
             "spec": {"nodeName": NODE, "containers": [main], "volumes": sources, **spec},

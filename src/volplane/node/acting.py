@@ -104,7 +104,7 @@ class Actor:
             case Publish(pod):
                 await self._publish(entry, entry.wanted[pod])
             case Refuse(_, why):
-                raise _Failed("SetUp", why)
+                raise _Failed(entry.plugin.words.publish, why)
             case Unpublish(pod):
                 await self._unpublish(entry, entry.pods[pod])
             case Unstage():
@@ -117,9 +117,10 @@ class Actor:
         if spec is None or failure.step == VERIFY:  # only failing mounts become events
             log.warning("%s failed for volume %s: %s", failure.step, entry.unique, failure)
             return
-        message = f'MountVolume.{failure.step} failed for volume "{spec.name}" : {failure}'
+        words = entry.plugin.words
+        message = f'{words.operation}.{failure.step} failed for volume "{spec.name}" : {failure}'
         log.warning("%s", message, extra={"pod": spec.pod.key})
-        self.events.warning(spec.pod, "FailedMount", message)
+        self.events.warning(spec.pod, words.failed, message)
 
     # --- up
 
@@ -130,7 +131,8 @@ class Actor:
         outcome, error = await _judge(entry.plugin.stage(spec))
         entry.device = after_mount(entry.device, outcome, reconstructed=entry.device_reconstructed)
         if error is not None:
-            raise _Failed("WaitForAttach" if isinstance(error, NotAttached) else "MountDevice", error)
+            step = "WaitForAttach" if isinstance(error, NotAttached) else entry.plugin.words.stage
+            raise _Failed(step, error)
         entry.device_reconstructed = False
 
     async def _verify(self, entry: Entry) -> None:
@@ -150,8 +152,15 @@ class Actor:
         if held.state is State.ABSENT:
             del entry.pods[uid]
         if error is not None:
-            raise _Failed("SetUp", error)
+            raise _Failed(entry.plugin.words.publish, error)
         held.place, held.reconstructed = spec.place, False
+        self._tell_success(entry, spec)
+
+    def _tell_success(self, entry: Entry, spec: Spec) -> None:
+        words = entry.plugin.words
+        for where in entry.plugin.told(spec):
+            text = f'{words.operation}.{words.publish} succeeded for volume "{spec.name}" {where}'
+            self.events.normal(spec.pod, "SuccessfulMountVolume", text)
 
     # --- down
 
@@ -169,7 +178,9 @@ class Actor:
         await (entry.plugin.suspend if self.suspending else entry.plugin.unpublish)(held.place)
 
     async def _unstage(self, entry: Entry) -> None:
-        outcome, error = await _judge(entry.plugin.unstage(Device(entry.plugin.name, entry.unique)))
+        outcome, error = await _judge(
+            entry.plugin.unstage(Device(entry.plugin.name, entry.unique, entry.name))
+        )
         if outcome is not Outcome.TRANSIENT:
             entry.device = after_unmount(outcome)
         if error is not None:

@@ -124,5 +124,3 @@ def _check_mode(pod: Pod, source: Volume, volume: PersistentVolume) -> None:
         raise Unusable(f"volume {source.name} has volumeMode {mode}, but is specified in volumeMounts")
     if mode == "Filesystem" and source.name in device_names(pod):
         raise Unusable(f"volume {source.name} has volumeMode {mode}, but is specified in volumeDevices")
-    if mode == "Block":
-        raise Unusable(f"volume {source.name} has volumeMode Block, which this node does not offer yet")

@@ -106,6 +106,7 @@ class VolumeManager:
         entry = self.entries.get(spec.unique)
         if entry is None:
             entry = self.entries[spec.unique] = Entry(spec.unique, plugin)
+        entry.name = spec.name
         entry.attachable, entry.staged = plugin.needs_attach(spec), plugin.needs_stage(spec)
         entry.wanted[spec.pod.uid] = spec
         self.on_wanted(plugin, spec)

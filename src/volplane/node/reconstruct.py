@@ -28,7 +28,10 @@ async def reconstruct(manager: VolumeManager) -> None:
     site = manager.site
     await find_subpaths(site)
     directory = site.paths.real(site.paths.pods)
-    for uid, plugin, name in await site.host.call(_scan, directory):
+    found_there = [
+        (uid, kind.name, name) for kind in manager.plugins.values() for uid, name in await kind.traces()
+    ]
+    for uid, plugin, name in [*await site.host.call(_scan, directory), *found_there]:
         found = manager.plugins.get(plugin)
         if found is None:
             log.warning("orphaned volume %s of pod %s: no plugin %s", name, uid, plugin)
@@ -42,11 +45,13 @@ async def reconstruct(manager: VolumeManager) -> None:
     for kind in manager.plugins.values():
         for device in await kind.devices():
             entry = _entry(manager, device.unique, device.plugin)
+            entry.name = device.name
             entry.staged, entry.device, entry.device_reconstructed = True, State.UNCERTAIN, True
 
 
 def _add_mount(manager: VolumeManager, place: Place) -> None:
     entry = _entry(manager, place.unique, place.plugin)
+    entry.name = place.name
     entry.pods[place.pod] = Held(place, State.UNCERTAIN, reconstructed=True)
 
 
@@ -55,17 +60,16 @@ def _entry(manager: VolumeManager, unique: str, plugin: str) -> Entry:
     if entry is None:
         entry = manager.entries[unique] = Entry(unique, manager.plugins[plugin])
         # Until its pod says more. A volume too many in volumesInUse delays a detach, one too few loses data.
-        entry.attachable = plugin == Csi.name and bool(split(unique)[1])
+        entry.attachable = isinstance(entry.plugin, Csi) and bool(split(unique)[1])
         entry.staged = entry.attachable
     return entry
 
 
 def attachability(manager: VolumeManager) -> None:
     """Once the CSIDriver objects are known: volumes of drivers without attach leave volumesInUse."""
-    csi = manager.plugins.get(Csi.name)
     for entry in manager.entries.values():
-        if entry.attachable and not entry.wanted and isinstance(csi, Csi):
-            entry.attachable = csi.is_attachable(split(entry.unique)[0])
+        if entry.attachable and not entry.wanted and isinstance(entry.plugin, Csi):
+            entry.attachable = entry.plugin.is_attachable(split(entry.unique)[0])
 
 
 def _scan(directory: str) -> list[tuple[str, str, str]]:

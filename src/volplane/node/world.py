@@ -27,6 +27,7 @@ class Entry:
 
     def __init__(self, unique: str, plugin: Plugin) -> None:
         self.unique, self.plugin = unique, plugin
+        self.name = ""  # of the persistent volume, where that is known
         self.attachable = False
         self.staged = False
         self.wanted: dict[str, Spec] = {}

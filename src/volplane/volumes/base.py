@@ -72,6 +72,19 @@ class Device(Struct, frozen=True):
 
     plugin: str
     unique: str
+    name: str = ""  # of the persistent volume, where that is known
+
+
+class Words(Struct, frozen=True):
+    """What users of this kind of volume read in events."""
+
+    operation: str
+    stage: str
+    publish: str
+    failed: str  # the reason of the event
+
+
+MOUNTED = Words("MountVolume", stage="MountDevice", publish="SetUp", failed="FailedMount")
 
 
 Watched = tuple[type[ConfigMap] | type[Secret], str, str]  # kind, namespace, name
@@ -90,6 +103,7 @@ class Site(Struct):
 
 class Plugin:
     name: ClassVar[str]
+    words: ClassVar[Words] = MOUNTED
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -130,6 +144,10 @@ class Plugin:
         """`again`: it is mounted and in use; a failure must leave it so."""
         raise NotImplementedError
 
+    def told(self, spec: Spec) -> list[str]:
+        """What its user is told when it is there, an event each."""
+        return []
+
     async def unpublish(self, place: Place) -> None:
         await self.run(remove_volume, self.directory(place.pod, place.name))
 
@@ -148,6 +166,10 @@ class Plugin:
     async def found(self, pod: str, name: str) -> Place:
         """The volume behind a directory of this plugin that an earlier life has left."""
         return Place(self.name, f"{self.name}/{pod}-{name}", name, pod)
+
+    async def traces(self) -> list[tuple[str, str]]:
+        """(pod, volume) of what is found elsewhere than below the pods' `volumes` directories."""
+        return []
 
     async def devices(self) -> list[Device]:
         return []

@@ -6,7 +6,7 @@ from volplane.api.storage import CSIDriver
 from volplane.client.cache import Cache
 from volplane.volumes.base import Plugin, Site
 from volplane.volumes.configmap import ConfigMap
-from volplane.volumes.csi import Csi, Drivers
+from volplane.volumes.csi import Csi, CsiBlock, Drivers
 from volplane.volumes.downward import Downward
 from volplane.volumes.emptydir import EmptyDir
 from volplane.volumes.hostpath import HostPath
@@ -19,6 +19,7 @@ def all_plugins(site: Site, drivers: Drivers, objects: Cache[CSIDriver]) -> tupl
     tokens = Tokens(site.client)
     return (
         Csi(site, drivers, objects, tokens),
+        CsiBlock(site, drivers, objects, tokens),
         EmptyDir(site),
         HostPath(site),
         Local(site),

@@ -26,7 +26,7 @@ class Local(Plugin):
     name = "kubernetes.io/local-volume"
 
     def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
-        return volume is not None and volume.spec.local is not None
+        return volume is not None and volume.spec.local is not None and volume.spec.volume_mode != "Block"
 
     def unique(self, pod: Pod, name: str, volume: PersistentVolume | None) -> str:
         return f"{self.name}/{name}"

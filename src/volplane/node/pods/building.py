@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from volplane.api.core import Container, Pod, PodSecurityContext, SecurityContext, VolumeMount
+from volplane.api.core import Container, Pod, PodSecurityContext, SecurityContext, VolumeDevice, VolumeMount
 from volplane.host import atomic_write
-from volplane.node.containers.base import ContainerSpec, Mount, Propagation
+from volplane.node.containers.base import ContainerSpec, Device, Mount, Propagation
 from volplane.node.manager import Mounted
 from volplane.node.pods.environment import ConfigError, Environment
 from volplane.node.pods.expansion import Unknown, expand, expand_strictly
@@ -79,6 +79,7 @@ class Builder(Struct, frozen=True):
             workdir=container.working_dir,
             hostname=hostname(pod),
             mounts=tuple(mounts),
+            devices=tuple(_device(container, d, volumes) for d in container.volume_devices),
             user=who.user,
             group=who.group,
             groups=who.groups,
@@ -154,6 +155,13 @@ class Builder(Struct, frozen=True):
         if not container.termination_message_path:
             return ""
         return await self.site.host.call(_read_message, self.message_path(pod.uid, container.name, attempt))
+
+
+def _device(container: Container, device: VolumeDevice, volumes: Mapping[str, Mounted]) -> Device:
+    volume = volumes.get(device.name)
+    if volume is None:
+        raise ConfigError(f'cannot find volume "{device.name}" to pass into container "{container.name}"')
+    return Device(volume.path, device.device_path, "r" if volume.readonly else "mrw")
 
 
 class _Identity(Struct, frozen=True):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
+from volplane.api import names
 from volplane.base import failpoint
 from volplane.host import atomic_write
 from volplane.host.files import remove_written
@@ -31,6 +32,14 @@ def read(path: str) -> Data | None:
     if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
         raise Unreadable(f"failed to read volume data {path}: not a map of strings")
     return data
+
+
+def unique_of(known: Data, path: str) -> str:
+    """The name of the volume across the node."""
+    try:
+        return names.csi_volume(known["driverName"], known["volumeHandle"])
+    except KeyError as error:
+        raise Unreadable(f"failed to read volume data {path}: no {error}") from error
 
 
 def save(path: str, data: Data) -> None:

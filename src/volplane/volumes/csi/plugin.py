@@ -7,11 +7,7 @@ final refusal nothing does.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 from google.protobuf.message import Message
 
@@ -22,7 +18,7 @@ from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.base import clock
 from volplane.client.cache import Cache
 from volplane.csi import v1
-from volplane.csi.outcome import CallError, classify
+from volplane.csi.outcome import CallError
 from volplane.host import mounts
 from volplane.volumes.base import (
     Device,
@@ -36,7 +32,8 @@ from volplane.volumes.base import (
     remove_empty,
 )
 from volplane.volumes.csi import data, request
-from volplane.volumes.csi.drivers import TIMEOUT, Driver, Drivers
+from volplane.volumes.csi.calls import judged
+from volplane.volumes.csi.drivers import Driver, Drivers
 from volplane.volumes.projected import DEFAULT_LIFE, Tokens
 
 FRESH = 2.0  # seconds in which an attachment that was read for staging also serves the publish after it
@@ -58,7 +55,9 @@ class Csi(Plugin):
         self._read: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume; good until
 
     def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
-        return source.csi is not None if volume is None else volume.spec.csi is not None
+        if volume is None:
+            return source.csi is not None
+        return volume.spec.csi is not None and volume.spec.volume_mode != "Block"
 
     def unique(self, pod: Pod, name: str, volume: PersistentVolume | None) -> str:
         if volume is None or volume.spec.csi is None:
@@ -87,7 +86,14 @@ class Csi(Plugin):
         self.tokens.forget(pod)
 
     def path(self, spec: Spec) -> str:
-        return self.real(self.site.paths.csi_target(spec.pod.uid, spec.name))
+        return self.real(self.volume_path(spec))
+
+    def volume_path(self, spec: Spec) -> str:
+        """Where the driver publishes it for this pod."""
+        return self.site.paths.csi_target(spec.pod.uid, spec.name)
+
+    def staging_path(self, spec: Spec) -> str:
+        return self.site.paths.staging(request.driver_of(spec), request.handle_of(spec))
 
     def real(self, wire: str) -> str:
         return self.site.paths.real(wire)
@@ -96,36 +102,44 @@ class Csi(Plugin):
 
     async def stage(self, spec: Spec) -> None:
         name, handle = request.driver_of(spec), request.handle_of(spec)
+        staging = self.real(self.staging_path(spec))
+        message, driver = await self.stage_request(spec)
+        if message is None:
+            await self.run(os.makedirs, staging, 0o750, exist_ok=True)
+            return
+        metadata = self.real(self.site.paths.staging_data(name, handle))
+        known = {"driverName": name, "volumeHandle": handle}
+        await self.run(data.prepare, staging, metadata, known)
+        with judged() as call:
+            await call(driver, "NodeStageVolume", message, spec.pod)
+        if call.refused:
+            await self.run(data.remove, metadata)
+            await self.run(remove_empty, staging, os.path.dirname(staging))
+            raise VolumeFailure(str(call.refused))
+
+    async def stage_request(self, spec: Spec) -> tuple[v1.NodeStageVolumeRequest | None, Driver]:
+        """None for a driver that does not stage."""
+        name = request.driver_of(spec)
         request.check_lifecycle(spec, self.objects.get(name))
         attachment = await self._attachment(spec)
         if attachment is not None:
             self._read[spec.unique] = attachment, clock.now() + FRESH
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
-        staging = self.site.paths.staging(name, handle)
         if not await driver.stages():
-            await self.run(os.makedirs, self.real(staging), 0o750, exist_ok=True)
-            return
+            return None, driver
         assert spec.volume is not None
         assert spec.volume.spec.csi is not None
         secret = spec.volume.spec.csi.node_stage_secret_ref
         message = v1.NodeStageVolumeRequest(
-            volume_id=handle,
+            volume_id=request.handle_of(spec),
             publish_context=request.publish_context(attachment),
-            staging_target_path=staging,
+            staging_target_path=self.staging_path(spec),
             volume_capability=request.capability(spec, capabilities, group=spec.group),
             secrets=await self._secret(secret.name, secret.namespace) if secret else {},
             volume_context=request.attributes(spec),
         )
-        metadata = self.real(self.site.paths.staging_data(name, handle))
-        known = {"driverName": name, "volumeHandle": handle}
-        await self.run(data.prepare, self.real(staging), metadata, known)
-        with _judged() as call:
-            await call(driver, "NodeStageVolume", message, spec.pod)
-        if call.refused:
-            await self.run(data.remove, metadata)
-            await self.run(remove_empty, self.real(staging), os.path.dirname(self.real(staging)))
-            raise VolumeFailure(str(call.refused))
+        return message, driver
 
     async def _attachment(self, spec: Spec) -> VolumeAttachment | None:
         if not self.needs_attach(spec):
@@ -148,29 +162,27 @@ class Csi(Plugin):
     # --- publish
 
     async def publish(self, spec: Spec, *, again: bool = False) -> None:
-        name = request.driver_of(spec)
-        about = self.objects.get(name)
-        request.check_lifecycle(spec, about)
-        driver = self.drivers[name]
-        capabilities = await self._capabilities(driver)
-        message = await self._publish_request(spec, driver, about, capabilities)
+        message, driver = await self.publish_request(spec)
         metadata = self.real(self.site.paths.csi_data(spec.pod.uid, spec.name))
         # The driver makes the target itself; its parent is ours.
         await self.run(
             data.prepare, os.path.dirname(metadata), metadata, request.pod_data(spec, self.site.node)
         )
-        with _judged() as call:
+        with judged() as call:
             await call(driver, "NodePublishVolume", message, spec.pod)
         if call.refused:
             if not again:
                 await self.run(_clean_up, metadata, self.real(message.target_path))
             raise VolumeFailure(str(call.refused))
-        if request.wants_group(spec, about, capabilities):
+        if request.wants_group(spec, self.objects.get(driver.name), await driver.capabilities()):
             await self._give_to_group(spec)
 
-    async def _publish_request(
-        self, spec: Spec, driver: Driver, about: CSIDriver | None, capabilities: frozenset[int]
-    ) -> v1.NodePublishVolumeRequest:
+    async def publish_request(self, spec: Spec) -> tuple[v1.NodePublishVolumeRequest, Driver]:
+        name = request.driver_of(spec)
+        about = self.objects.get(name)
+        request.check_lifecycle(spec, about)
+        driver = self.drivers[name]
+        capabilities = await self._capabilities(driver)
         attachment, until = self._read.pop(spec.unique, (None, 0.0))
         if clock.now() > until:
             attachment = await self._attachment(spec)
@@ -178,24 +190,25 @@ class Csi(Plugin):
         secrets = await self._publish_secrets(spec)
         if about is not None and about.spec.pod_info_on_mount:
             context |= request.pod_attributes(spec.pod, request.lifecycle_of(spec))
-        if about is not None and about.spec.token_requests:
+        if about is not None and about.spec.token_requests and not request.is_block(spec):
             held = await self._tokens(spec.pod, about)
             if about.spec.service_account_token_in_secrets:
                 secrets |= held
             else:
                 context |= held
-        handle = request.handle_of(spec)
-        staged = not request.is_inline(spec) and await driver.stages()
-        return v1.NodePublishVolumeRequest(
-            volume_id=handle,
+        # A block volume's staging path is always sent, a file system's only to drivers that stage.
+        staged = request.is_block(spec) or (not request.is_inline(spec) and await driver.stages())
+        message = v1.NodePublishVolumeRequest(
+            volume_id=request.handle_of(spec),
             publish_context=request.publish_context(attachment),
-            staging_target_path=self.site.paths.staging(driver.name, handle) if staged else "",
-            target_path=self.site.paths.csi_target(spec.pod.uid, spec.name),
+            staging_target_path=self.staging_path(spec) if staged else "",
+            target_path=self.volume_path(spec),
             volume_capability=request.capability(spec, capabilities, group=spec.group),
             readonly=spec.readonly,
             secrets=secrets,
             volume_context=context,
         )
+        return message, driver
 
     async def _publish_secrets(self, spec: Spec) -> dict[str, str]:
         if spec.volume is not None:
@@ -237,7 +250,7 @@ class Csi(Plugin):
                 await self._leftovers(place, self.real(target))
             return
         message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
-        await self._undo(known["driverName"], "NodeUnpublishVolume", message, place.owner)
+        await self.undo(known["driverName"], "NodeUnpublishVolume", message, place.owner)
         await self.run(_clean_up, self.real(metadata), self.real(target))
 
     async def _leftovers(self, place: Place, target: str) -> None:
@@ -255,7 +268,7 @@ class Csi(Plugin):
             self.site.paths.staging_data(driver, handle),
         )
         real = self.real(staging)
-        self._read.pop(device.unique, None)
+        self.unread(device.unique)
         known, others = await self.site.host.call(_staged, self.real(metadata), real)
         if known:
             if others:
@@ -264,10 +277,14 @@ class Csi(Plugin):
                     f'the device mount path "{staging}" is still mounted by other references [{listed}]'
                 )
             message = v1.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=staging)
-            await self._undo(driver, "NodeUnstageVolume", message)
+            await self.undo(driver, "NodeUnstageVolume", message)
         await self.run(_clean_up, self.real(metadata), real)
 
-    async def _undo(self, driver: str, method: str, message: Message, subject: str = "") -> None:
+    def unread(self, unique: str) -> None:
+        """The next one to mount it asks for the attachment again."""
+        self._read.pop(unique, None)
+
+    async def undo(self, driver: str, method: str, message: Message, subject: str = "") -> None:
         """Only OK is success; whatever else comes back, it is tried again."""
         registered = self.drivers[driver]
         try:
@@ -282,11 +299,7 @@ class Csi(Plugin):
         known = await self.site.host.call(data.read, metadata)
         if known is None or known.get("volumeLifecycleMode") == request.EPHEMERAL:
             return await super().found(pod, name)
-        try:
-            unique = names.csi_volume(known["driverName"], known["volumeHandle"])
-        except KeyError as error:
-            raise data.Unreadable(f"failed to read volume data {metadata}: no {error}") from error
-        return Place(self.name, unique, name, pod)
+        return Place(self.name, data.unique_of(known, metadata), name, pod)
 
     async def devices(self) -> list[Device]:
         directory = self.real(f"{self.site.paths.plugins}/{self.name}")
@@ -310,29 +323,6 @@ class Csi(Plugin):
         except APIError as error:
             raise Transient(f"failed to get secret {namespace}/{name}: {error}") from error
         return {key: value.decode() for key, value in secret.data.items()}
-
-
-class _Call:
-    """A call whose refusal is kept for the caller to clean up after; what is uncertain is raised."""
-
-    def __init__(self) -> None:
-        self.refused: CallError | None = None
-
-    async def __call__(self, driver: Driver, method: str, message: Message, pod: Pod) -> Any:
-        subject = f"pod/{pod.namespace}/{pod.name}"
-        async with asyncio.timeout(TIMEOUT + 5):
-            return await driver.call(method, message, subject)
-
-
-@contextmanager
-def _judged() -> Iterator[_Call]:
-    call = _Call()
-    try:
-        yield call
-    except CallError as error:
-        if not classify(error).settled:
-            raise Uncertain(str(error)) from error
-        call.refused = error
 
 
 def _staged(metadata: str, path: str) -> tuple[bool, list[str]]:

@@ -24,6 +24,10 @@ def is_inline(spec: Spec) -> bool:
     return spec.volume is None
 
 
+def is_block(spec: Spec) -> bool:
+    return spec.volume is not None and spec.volume.spec.volume_mode == "Block"
+
+
 def driver_of(spec: Spec) -> str:
     if spec.volume is not None:
         assert spec.volume.spec.csi is not None
@@ -66,6 +70,8 @@ def capability(spec: Spec, capabilities: frozenset[int], *, group: int | None) -
     volume = spec.volume.spec
     assert volume.csi is not None
     mode = convert.node_access_mode(volume.access_modes, multi_writer=multi_writer)
+    if is_block(spec):
+        return convert.capability(mode, block=True)
     return convert.capability(
         mode, fs_type=volume.csi.fs_type, mount_flags=volume.mount_options, group=passed
     )

@@ -1,0 +1,271 @@
+"""CSI volumes as raw devices: the driver publishes a device node, and each pod gets its own way to it.
+
+The node binds the driver's device to a file of the pod (the *global map*), and holds that file open with a
+loop device, so that the disk cannot be taken away and its name given to another while a container has it. The
+file is made, empty, before the driver is called: it is what a later life finds when the call was interrupted.
+
+A pod whose claim is read-only gets a read-only loop device in place of the disk: a device node has no other
+way of refusing writes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+
+from msgspec import Struct
+
+from volplane.api.core import PersistentVolume, Volume
+from volplane.csi import v1
+from volplane.host import devices, mounts
+from volplane.volumes.base import (
+    Device,
+    Place,
+    Spec,
+    Uncertain,
+    VolumeFailure,
+    Words,
+    make_directory,
+    remove_empty,
+)
+from volplane.volumes.csi import data, request
+from volplane.volumes.csi.calls import judged
+from volplane.volumes.csi.plugin import Csi, split
+
+DIRECTORY = "volumeDevices"
+
+
+class _Maps(Struct, frozen=True):
+    """One pod's block volume on this machine."""
+
+    target: str  # what the driver makes
+    map: str  # where the device is bound to
+    link: str  # what the container is given
+
+
+class CsiBlock(Csi):
+    name = "kubernetes.io/csi:block"
+    words = Words("MapVolume", stage="SetUpDevice", publish="MapPodDevice", failed="FailedMapVolume")
+
+    def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
+        return volume is not None and volume.spec.csi is not None and volume.spec.volume_mode == "Block"
+
+    def path(self, spec: Spec) -> str:
+        return self.real(self.site.paths.block_link(spec.pod.uid, spec.name))
+
+    def volume_path(self, spec: Spec) -> str:
+        return self.site.paths.block_target(spec.pod.uid, spec.name)
+
+    def staging_path(self, spec: Spec) -> str:
+        return self.site.paths.block_staging(spec.name)
+
+    def _maps(self, pod: str, name: str) -> _Maps:
+        paths = self.site.paths
+        return _Maps(
+            self.real(paths.block_target(pod, name)),
+            self.real(paths.block_map(pod, name)),
+            self.real(paths.block_link(pod, name)),
+        )
+
+    # --- up
+
+    async def stage(self, spec: Spec) -> None:
+        message, driver = await self.stage_request(spec)
+        metadata = self.real(self.site.paths.block_data(spec.name))
+        known = request.pod_data(spec, self.site.node)
+        del known["volumeLifecycleMode"]
+        await self.run(data.prepare, os.path.dirname(metadata), metadata, known)
+        if message is None:
+            return
+        staging = self.real(message.staging_target_path)
+        await self.run(make_directory, staging, 0o750)
+        with judged() as call:
+            await call(driver, "NodeStageVolume", message, spec.pod)
+        if call.refused:
+            await self.run(_remove_device, metadata, staging)
+            raise VolumeFailure(str(call.refused))
+
+    async def publish(self, spec: Spec, *, again: bool = False) -> None:
+        message, driver = await self.publish_request(spec)
+        maps = self._maps(spec.pod.uid, spec.name)
+        await self.run(_mark, maps)
+        with judged() as call:
+            await call(driver, "NodePublishVolume", message, spec.pod)
+        if call.refused:
+            if not again:
+                await self.run(_unmark, maps)
+            raise VolumeFailure(str(call.refused))
+        try:
+            await self.run(_map, maps, readonly=spec.readonly)
+        except OSError as error:
+            raise Uncertain(f"the device cannot be given to the pod: {error}") from error
+
+    def told(self, spec: Spec) -> list[str]:
+        where = os.path.dirname(self.site.paths.block_map(spec.pod.uid, spec.name))
+        link = os.path.dirname(self.site.paths.block_link(spec.pod.uid, spec.name))
+        return [f'globalMapPath "{where}"', f'volumeMapPath "{link}"']
+
+    # --- and back
+
+    async def unpublish(self, place: Place) -> None:
+        metadata = self.real(self.site.paths.block_data(place.name))
+        maps = self._maps(place.pod, place.name)
+        known = await self.site.host.call(data.read, metadata)
+        try:
+            await self.run(_unmap, maps)
+        except OSError as error:
+            raise Uncertain(f"the device is still in use: {error}") from error
+        if known is not None:
+            target = self.site.paths.block_target(place.pod, place.name)
+            message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
+            await self.undo(known["driverName"], "NodeUnpublishVolume", message, place.owner)
+        await self.run(_unmark, maps)
+
+    async def unstage(self, device: Device) -> None:
+        driver, handle = split(device.unique)
+        paths = self.site.paths
+        metadata, staging = paths.block_data(device.name), paths.block_staging(device.name)
+        self.unread(device.unique)
+        left = await self.site.host.call(
+            _listed, self.real(os.path.dirname(paths.block_map("", device.name)))
+        )
+        if left:
+            raise Uncertain(
+                f'the device "{device.unique}" is still referenced from other Pods [{" ".join(left)}]'
+            )
+        known = await self.site.host.call(data.read, self.real(metadata))
+        if known is not None and await self.site.host.call(os.path.isdir, self.real(staging)):
+            message = v1.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=staging)
+            await self.undo(driver, "NodeUnstageVolume", message)
+        await self.run(_remove_device, self.real(metadata), self.real(staging))
+
+    # --- after a restart
+
+    @property
+    def _directory(self) -> str:
+        return self.real(f"{self.site.paths.plugins}/kubernetes.io/csi/{DIRECTORY}")
+
+    async def traces(self) -> list[tuple[str, str]]:
+        return await self.site.host.call(_scan, self._directory, self.real(self.site.paths.pods))
+
+    async def found(self, pod: str, name: str) -> Place:
+        metadata = self.real(self.site.paths.block_data(name))
+        known = await self.site.host.call(data.read, metadata)
+        unique = data.unique_of(known, metadata) if known is not None else f"{self.name}/{pod}-{name}"
+        return Place(self.name, unique, name, pod)
+
+    async def devices(self) -> list[Device]:
+        found = []
+        for name in await self.site.host.call(_listed, self._directory):
+            metadata = self.real(self.site.paths.block_data(name))
+            with suppress(data.Unreadable):
+                known = await self.site.host.call(data.read, metadata)
+                if known is not None:
+                    found.append(Device(self.name, data.unique_of(known, metadata), name))
+        return found
+
+
+# --- on the host's threads
+
+
+def _mark(maps: _Maps) -> None:
+    os.makedirs(os.path.dirname(maps.target), 0o750, exist_ok=True)
+    os.makedirs(os.path.dirname(maps.map), 0o750, exist_ok=True)
+    if not os.path.lexists(maps.map):
+        os.close(os.open(maps.map, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o640))
+
+
+def _unmark(maps: _Maps) -> None:
+    """The driver has let go. Never through a mount."""
+    for path in (maps.map, maps.target):
+        if mounts.is_mount(path):
+            raise Uncertain(f"{path} is still a mount point")
+        with suppress(FileNotFoundError):
+            os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+    for path in (maps.target, maps.link):
+        remove_empty(os.path.dirname(path), os.path.dirname(os.path.dirname(path)))
+
+
+def _map(maps: _Maps, *, readonly: bool) -> None:
+    device = os.path.realpath(maps.target)  # a driver may publish a link as well as a bind mount
+    wanted = _number(device)
+    if wanted is None:
+        raise OSError(f"{device} is not a block device")
+    if mounts.is_mount(maps.map) and _number(maps.map) != wanted:
+        _release(maps.map)  # of an earlier attachment: the disk behind that name is another one by now
+    if not mounts.is_mount(maps.map):
+        mounts.bind(device, maps.map, readonly=False, recursive=False)
+    pinned = devices.loop_attach(maps.map, readonly=readonly)
+    _replace_link(pinned if readonly else device, maps.link)
+
+
+def _number(path: str) -> int | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_rdev if stat.S_ISBLK(found.st_mode) else None
+
+
+def _replace_link(target: str, link: str) -> None:
+    if os.path.islink(link) and os.readlink(link) == target:
+        return
+    os.makedirs(os.path.dirname(link), 0o750, exist_ok=True)
+    temporary = f"{link}.new"
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    os.symlink(target, temporary)
+    os.replace(temporary, link)
+
+
+def _unmap(maps: _Maps) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(maps.link)
+    _release(maps.map)
+
+
+def _release(path: str) -> None:
+    for device, backing in devices.loops().items():
+        if backing == os.path.realpath(path):
+            devices.loop_detach(device, path)
+    while mounts.is_mount(path) and mounts.unmount(path):
+        pass
+
+
+def _remove_device(metadata: str, staging: str) -> None:
+    """After the last pod has left; never recursive, never through a mount."""
+    if mounts.is_mount(staging):
+        raise Uncertain(f"{staging} is still a mount point")
+    directory = os.path.dirname(os.path.dirname(metadata))
+    remove_empty(staging, os.path.dirname(staging), f"{directory}/dev")
+    data.remove(metadata)
+    remove_empty(os.path.dirname(metadata), directory)
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _scan(directory: str, pods: str) -> list[tuple[str, str]]:
+    """(pod, volume) of every trace that a pod's block volume leaves."""
+    found = {
+        (uid, name): None
+        for name in _listed(directory)
+        if name not in ("staging", "publish")
+        for uid in _listed(f"{directory}/{name}/dev")
+    }
+    found |= {
+        (uid, name): None
+        for name in _listed(f"{directory}/publish")
+        for uid in _listed(f"{directory}/publish/{name}")
+    }
+    found |= {
+        (uid, name): None
+        for uid in _listed(pods)
+        for name in _listed(f"{pods}/{uid}/{DIRECTORY}/kubernetes.io~csi")
+    }
+    return list(found)

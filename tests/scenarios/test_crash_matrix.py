@@ -22,7 +22,6 @@ from tests.support.crash import Crashing, Outcome, Phase, Point, learn
 pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
-    pytest.mark.skipif("VOLPLANE_CRASH_MATRIX" not in os.environ, reason="long; set VOLPLANE_CRASH_MATRIX=1"),
 ]
 
 WIDTH = 3  # clusters side by side: a start waits as often as it works

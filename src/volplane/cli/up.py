@@ -17,6 +17,8 @@ from volplane.cluster.whole import Cluster, Settings
 
 LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
+TAKE_OVER = 30.0  # seconds
+
 
 @click.command()
 @options(Settings)
@@ -44,12 +46,27 @@ async def _up(settings: Settings, separate: bool, stop: asyncio.Event) -> None:
 
 async def _serve(cluster: Cluster | Separate, stop: asyncio.Event, started: float) -> None:
     await until(stop, cluster.ready())
-    if not stop.is_set():
+    if stop.is_set():
+        await _take_over(cluster)
+    else:
         _say(f"ready in {time.monotonic() - started:.2f} s: {len(cluster.members)} nodes, {cluster.url}")
         _say(f"  export KUBECONFIG={cluster.layout.kubeconfig}")
         _say(f'  or: eval "$(volplane env --data-dir {cluster.layout.directory})" for kubectl and aws')
         await until(stop, cluster.wait())
     _say("stopping: pods, volumes, disks")
+
+
+async def _take_over(cluster: Cluster | Separate) -> None:
+    """Stopped while it starts: what an earlier run left mounted only a started node can take down."""
+    directory = str(cluster.layout.directory)
+    if not (await cluster.host.mounts()).under(directory):
+        return
+    _say(f"{directory} has mounts of an earlier run: taking them over before they can be removed")
+    try:
+        async with asyncio.timeout(TAKE_OVER):
+            await cluster.ready()
+    except TimeoutError:
+        _say("not ready in time: what it has not taken over stays for the next start")
 
 
 def _say(text: str) -> None:

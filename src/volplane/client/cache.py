@@ -32,6 +32,7 @@ Subscriber = Callable[[T | None, T | None], None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between attempts to reach a server that does not answer
 WATCH_SECONDS = (300, 600)  # how long one stream is asked to live, as client-go asks
 STALLED = 60.0  # a stream that is this much overdue is dead, whatever TCP says
+CAUGHT_UP = 0.5  # seconds in which a server that sends no bookmark at once has told what was missed
 
 
 class Index(Generic[T]):
@@ -87,6 +88,7 @@ class Cache(Generic[T]):
         self._order = count()
         self._synced = asyncio.Event()
         self._current = False  # whether a watch may go on from `revision`
+        self._live = asyncio.Event()
 
     # --- reading
 
@@ -135,6 +137,10 @@ class Cache(Generic[T]):
     async def synced(self) -> None:
         await self._synced.wait()
 
+    async def live(self) -> None:
+        """Until the server is heard again, for decisions that must not rest on what was so before it went."""
+        await self._live.wait()
+
     async def wait_for(self, revision: int) -> None:
         if self.revision >= revision:
             return
@@ -174,6 +180,7 @@ class Cache(Generic[T]):
         self._replace(page.items, page.revision)
         self._current = True
         self._synced.set()
+        self._live.set()
 
     async def _watch(self) -> bool:
         """Follow one stream to its end; whether it brought anything."""
@@ -187,10 +194,18 @@ class Cache(Generic[T]):
             revision=self.revision,
             seconds=seconds,
         )
-        async with asyncio.timeout(seconds + STALLED), watching as batches:
-            async for batch in batches:
-                lively = True
-                self._apply(batch)
+        try:
+            async with asyncio.timeout(seconds + STALLED), watching as batches:
+                soon = asyncio.get_running_loop().call_later(CAUGHT_UP, self._live.set)
+                try:
+                    async for batch in batches:
+                        lively = True
+                        self._apply(batch)
+                        self._live.set()
+                finally:
+                    soon.cancel()
+        finally:
+            self._live.clear()
         return lively
 
     def _apply(self, batch: Iterable[Change[T]]) -> None:

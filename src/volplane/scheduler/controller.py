@@ -182,6 +182,7 @@ class Scheduler(Controller[str]):
     # --- one pod
 
     async def reconcile(self, key: str) -> None:
+        await self.nodes.live()  # one may have been cordoned or lost while the server was away
         pod = self.pods.at(key)
         if pod is None or not self._is_ours(pod):
             self._release(key)

@@ -26,6 +26,7 @@ from volplane.store import Compacted, Event, Overrun, Record, Watch
 
 BOOKMARK = "BOOKMARK"
 BOOKMARK_PERIOD = 60.0
+FIRST_BOOKMARK = 0.02  # whoever goes on from a revision learns so that it has what it missed
 LAST_BOOKMARK = 2.0  # seconds before the end
 LIFETIME = (1800.0, 3600.0)  # of a watch without timeoutSeconds
 
@@ -113,7 +114,8 @@ def _as_event(entry: Entry, record: Record) -> Note:
 async def _live(
     entry: Entry, asked: Asked, events: Watch, deadline: float
 ) -> AsyncGenerator[Sequence[Told], None]:
-    tick = _next_tick(asked, deadline)
+    goes_on = asked.version not in ("", "0") and not asked.initial
+    tick = clock.now() + FIRST_BOOKMARK if goes_on and asked.bookmarks else _next_tick(asked, deadline)
     while not entry.is_retired():
         try:
             async with asyncio.timeout_at(min(tick, deadline)) as timeout:

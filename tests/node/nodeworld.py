@@ -90,6 +90,10 @@ class Disks(Driver):
         await self._leave("publish", request)
         return v1.NodePublishVolumeResponse()
 
+    async def node_expand_volume(self, request: v1.NodeExpandVolumeRequest) -> v1.NodeExpandVolumeResponse:
+        await self._enter("expand", request)
+        return v1.NodeExpandVolumeResponse(capacity_bytes=request.capacity_range.required_bytes)
+
     def _publish_device(self, device: str, target: str) -> None:
         if not mounts.is_mount(target):
             Path(target).touch()
@@ -203,6 +207,7 @@ class NodeWorld:
         driver = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}
         await self.client.create(convert(CSIDriver, driver), exists_ok=True)
         size, modes = {"storage": "1Gi"}, spec.pop("accessModes", ["ReadWriteOnce"])
+        chosen = spec.get("storageClassName", "")
         claim = await self.client.create(
             convert(
                 PersistentVolumeClaim,
@@ -212,7 +217,8 @@ class NodeWorld:
                         "accessModes": modes,
                         "resources": {"requests": size},
                         "volumeName": f"pv-{name}",
-                        "storageClassName": "",
+                        "storageClassName": chosen,
+                        "volumeMode": spec.get("volumeMode", "Filesystem"),
                     },
                 },
             )

@@ -12,8 +12,10 @@ from typing import Protocol, assert_never
 
 from volplane.base import clock
 from volplane.loops.events import Recorder
+from volplane.node.expanding import Expander
 from volplane.node.operations import Key, Operations
 from volplane.node.plan import (
+    Expand,
     Outcome,
     Publish,
     Refuse,
@@ -27,15 +29,18 @@ from volplane.node.plan import (
 from volplane.node.subpaths import remove_subpaths
 from volplane.node.world import Entry, Held
 from volplane.rules import topology
-from volplane.volumes.base import Device, Site, Spec, Transient, Uncertain, VolumeFailure
+from volplane.volumes.base import Device, Site, Spec, Transient, Uncertain, VolumeFailure, Words
 from volplane.volumes.csi.plugin import NotAttached
 
 log = logging.getLogger(__name__)
 
 MOUNT, UNMOUNT, UNMOUNT_DEVICE = "volume_mount", "volume_unmount", "unmount_device"
+EXPAND = "volume_fs_resize"
 VERIFY = "verify_controller_attached_volume"
 
-Work = Stage | Publish | Refuse | Unpublish | Unstage
+RESIZED = Words("NodeExpandVolume", stage="", publish="", failed="VolumeResizeFailed")
+
+Work = Stage | Publish | Refuse | Expand | Unpublish | Unstage
 
 
 class NodeView(Protocol):
@@ -64,6 +69,7 @@ class _Failed(Exception):
     def __init__(self, step: str, cause: Exception | str) -> None:
         super().__init__(str(cause))
         self.step = step
+        self.phrase = step if " failed" in step else f"{step} failed"
 
 
 class Actor:
@@ -71,6 +77,7 @@ class Actor:
         self.site, self.node, self.events = site, node, events
         self._changed = changed  # told the pod whose volumes are no longer as they were
         self._operations = Operations(clock.now)
+        self._expander = Expander(site, events)
         self.suspending = False
 
     def forget(self, entry: Entry) -> None:
@@ -105,6 +112,8 @@ class Actor:
                 await self._publish(entry, entry.wanted[pod])
             case Refuse(_, why):
                 raise _Failed(entry.plugin.words.publish, why)
+            case Expand(pod):
+                await self._expand(entry, entry.wanted[pod])
             case Unpublish(pod):
                 await self._unpublish(entry, entry.pods[pod])
             case Unstage():
@@ -113,12 +122,12 @@ class Actor:
                 assert_never(work)
 
     def _tell(self, entry: Entry, work: Work, failure: _Failed) -> None:
-        spec = entry.wanted.get(work.pod) if isinstance(work, Stage | Publish | Refuse) else None
+        spec = None if isinstance(work, Unpublish | Unstage) else entry.wanted.get(work.pod)
         if spec is None or failure.step == VERIFY:  # only failing mounts become events
             log.warning("%s failed for volume %s: %s", failure.step, entry.unique, failure)
             return
-        words = entry.plugin.words
-        message = f'{words.operation}.{failure.step} failed for volume "{spec.name}" : {failure}'
+        words = RESIZED if isinstance(work, Expand) else entry.plugin.words
+        message = f'{words.operation}.{failure.phrase} for volume "{spec.name}" : {failure}'
         log.warning("%s", message, extra={"pod": spec.pod.key})
         self.events.warning(spec.pod, words.failed, message)
 
@@ -146,7 +155,10 @@ class Actor:
     async def _publish(self, entry: Entry, spec: Spec) -> None:
         uid = spec.pod.uid
         held = entry.pods.setdefault(uid, Held(spec.place))
-        outcome, error = await _judge(entry.plugin.publish(spec, again=held.state is State.MOUNTED))
+        before = held.state
+        outcome, error = await _judge(entry.plugin.publish(spec, again=before is State.MOUNTED))
+        if outcome is Outcome.DONE and before is not State.MOUNTED and entry.growth is not None:
+            await self._expand_offline(entry, spec, held)
         held.state = after_mount(held.state, outcome, reconstructed=held.reconstructed)
         entry.stale.discard(uid)
         if held.state is State.ABSENT:
@@ -155,6 +167,18 @@ class Actor:
             raise _Failed(entry.plugin.words.publish, error)
         held.place, held.reconstructed = spec.place, False
         self._tell_success(entry, spec)
+
+    async def _expand_offline(self, entry: Entry, spec: Spec, held: Held) -> None:
+        """Before the pod's containers see it; until that has succeeded they do not start."""
+        held.state = State.UNCERTAIN
+        _, error = await _judge(self._expander.expand(entry, spec))
+        if error is not None:
+            raise _Failed("Setup failed while expanding volume", error)
+
+    async def _expand(self, entry: Entry, spec: Spec) -> None:
+        _, error = await _judge(self._expander.expand(entry, spec))
+        if error is not None:
+            raise _Failed("NodeExpandVolume", error)
 
     def _tell_success(self, entry: Entry, spec: Spec) -> None:
         words = entry.plugin.words
@@ -192,6 +216,8 @@ def _operation(entry: Entry, work: Work) -> tuple[Key, str]:
         case Stage(pod) | Publish(pod) | Refuse(pod):
             shared = entry.attachable or entry.staged
             return Key(entry.unique) if shared else Key(entry.unique, pod), MOUNT
+        case Expand():
+            return Key(entry.unique), EXPAND
         case Unpublish(pod):
             return Key(entry.unique, pod), UNMOUNT
         case Unstage():

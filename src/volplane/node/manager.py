@@ -20,7 +20,7 @@ from volplane.base import clock
 from volplane.loops.events import Recorder
 from volplane.node import desired
 from volplane.node.acting import Actor, NodeView, Work
-from volplane.node.plan import Forget, Publish, Refuse, Report, Stage, Step, Unpublish, Unstage, plan
+from volplane.node.plan import Expand, Forget, Publish, Refuse, Report, Stage, Step, Unpublish, Unstage, plan
 from volplane.node.world import Entry, Mine
 from volplane.rules.steps import Wait
 from volplane.volumes.base import Plugin, Site, Spec
@@ -109,6 +109,7 @@ class VolumeManager:
         entry.name = spec.name
         entry.attachable, entry.staged = plugin.needs_attach(spec), plugin.needs_stage(spec)
         entry.wanted[spec.pod.uid] = spec
+        entry.note(spec)
         self.on_wanted(plugin, spec)
         self.kick(entry)
 
@@ -231,6 +232,15 @@ class VolumeManager:
                 self.kick(entry)
         self.refresh(is_shown)
 
+    def reread(self, entry: Entry, spec: Spec) -> None:
+        """The pod's claim has changed; perhaps its volume has grown."""
+        entry.wanted[spec.pod.uid] = spec
+        if mine := self._pods.get(spec.pod.uid):
+            mine.specs[spec.source.name] = spec
+        entry.note(spec)
+        if entry.growth is not None:
+            self.kick(entry)
+
     def _refresh(self, entry: Entry, pod: str) -> None:
         if entry.is_mounted(pod):
             entry.stale.add(pod)
@@ -300,6 +310,8 @@ class VolumeManager:
                     return False, False
                 tried = await self._try(entry, step)
                 return tried, tried and self._actor.backoff(entry, step)[0] <= 0
+            case Expand(pod):
+                return pod in entry.wanted and await self._try(entry, step), True
             case Unpublish() | Unstage():
                 return await self._try(entry, step), False
             case Forget():

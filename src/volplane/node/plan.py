@@ -49,6 +49,7 @@ class Volume(Struct, frozen=True):
     reported: bool = False  # the API server has acknowledged it in volumesInUse
     attached: bool = False  # node.status.volumesAttached lists it
     settled: bool = True
+    growing: str = ""  # the pod through whose mount it is to be expanded
 
 
 class Report(Struct, frozen=True):
@@ -70,6 +71,12 @@ class Refuse(Struct, frozen=True):
     why: str
 
 
+class Expand(Struct, frozen=True):
+    """The disk has grown; what the pod has mounted follows."""
+
+    pod: str
+
+
 class Unpublish(Struct, frozen=True):
     pod: str
 
@@ -82,7 +89,7 @@ class Forget(Struct, frozen=True):
     """Nothing is left of it: it leaves volumesInUse, and the controller may detach it."""
 
 
-Step = Report | Stage | Publish | Refuse | Unpublish | Unstage | Forget | Wait
+Step = Report | Stage | Publish | Refuse | Expand | Unpublish | Unstage | Forget | Wait
 
 
 def plan(volume: Volume) -> Iterator[Step]:
@@ -93,6 +100,8 @@ def plan(volume: Volume) -> Iterator[Step]:
         yield Wait(UNTIL_CHANGED, "the pods of this node are not all known yet, so nothing is unmounted")
     elif leaving:
         yield from map(Unpublish, leaving)
+    if volume.growing:
+        yield Expand(volume.growing)
     if volume.wanted:
         yield from _mount(volume, leaving)
     elif unwanted and not leaving:

@@ -26,6 +26,7 @@ from volplane.node.containers.launch import Launcher
 from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.csinode import CSINodeObject
+from volplane.node.growth import ClaimReader
 from volplane.node.manager import VolumeManager, Waiting
 from volplane.node.plugins import PluginWatcher
 from volplane.node.pods.building import Builder
@@ -113,6 +114,7 @@ class NodeRole:
         self._spawn(self.watcher.run(), "plugin watcher")
         await self._take_over()
         self._spawn(self._republish(), "republish")
+        self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
 
     async def _listen(self) -> None:
         """The kubelet's API; without a certificate there is none."""

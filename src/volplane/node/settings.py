@@ -31,6 +31,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     node_status_update_frequency: float = 10.0  # the Lease's heartbeat
     node_lease_duration: float = 40.0
     sync_frequency: float = 60.0  # how often volumes that want it are published again
+    claim_read_frequency: float = 60.0  # how often claims of mounted volumes are read: they may have grown
     cluster_host: str = ""  # KUBERNETES_SERVICE_HOST of the containers
     cluster_port: int = 0
     shutdown_grace_period: float = 30.0  # for all pods together when the node stops

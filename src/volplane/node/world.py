@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from volplane.api.core import PersistentVolume
 from volplane.base import clock
+from volplane.node.growth import Growth, growth, noted_size
 from volplane.node.plan import State, Volume
 from volplane.rules import access
 from volplane.volumes.base import Place, Plugin, Spec
@@ -35,6 +36,9 @@ class Entry:
         self.stale: set[str] = set()
         self.device = State.ABSENT
         self.device_reconstructed = False
+        self.size = 0  # in bytes, as far as this node knows
+        self.growth: Growth | None = None  # what is to be expanded here
+        self.unexpandable = False  # its driver cannot do it while pods use it
         self.verified = False  # a live read has confirmed the attachment in this life
         self.why = ""  # what it waits for, "" when it is at rest or at work
         self.since = 0.0
@@ -57,7 +61,18 @@ class Entry:
             reported=reported,
             attached=attached,
             settled=settled,
+            growing=self._grows_through(),
         )
+
+    def note(self, spec: Spec) -> None:
+        """The claim or the volume has been read: has it grown?"""
+        self.growth = None if self.unexpandable else growth(spec.claim, spec.volume, self.size)
+        self.size = self.size or noted_size(spec.claim)
+
+    def _grows_through(self) -> str:
+        if self.growth is None:
+            return ""
+        return next((u for u, spec in self.wanted.items() if self.is_mounted(u) and not spec.readonly), "")
 
     def is_mounted(self, pod: str) -> bool:
         held = self.pods.get(pod)

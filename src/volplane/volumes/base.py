@@ -33,6 +33,14 @@ class Transient(VolumeFailure):
     """Nothing was even tried: the state is what it was before."""
 
 
+class Infeasible(VolumeFailure):
+    """This size will never be reached."""
+
+
+class NotInUse(VolumeFailure):
+    """It cannot be done while pods use the volume, and must not keep them from using it."""
+
+
 class Spec(Struct, frozen=True):
     """One volume of one pod, as the API server describes it."""
 
@@ -147,6 +155,14 @@ class Plugin:
     def told(self, spec: Spec) -> list[str]:
         """What its user is told when it is there, an event each."""
         return []
+
+    async def expands(self, spec: Spec) -> bool:
+        """Whether what is on a disk that has grown is the node's to enlarge."""
+        return False
+
+    async def expand(self, spec: Spec, size: int) -> None:
+        """What the pod has mounted takes up `size` bytes. Raises Infeasible, NotInUse, or as publish does."""
+        raise NotImplementedError
 
     async def unpublish(self, place: Place) -> None:
         await self.run(remove_volume, self.directory(place.pod, place.name))

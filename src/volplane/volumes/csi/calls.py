@@ -10,8 +10,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from volplane.api.core import Pod
-from volplane.csi.outcome import CallError, classify
-from volplane.volumes.base import Uncertain
+from volplane.csi.outcome import CallError, Code, classify, is_infeasible
+from volplane.volumes.base import Infeasible, NotInUse, Uncertain, VolumeFailure
 from volplane.volumes.csi.drivers import TIMEOUT, Driver
 
 
@@ -36,3 +36,10 @@ def judged() -> Iterator[Call]:
         if not classify(error).settled:
             raise Uncertain(str(error)) from error
         call.refused = error
+
+
+def refusal(error: CallError) -> VolumeFailure:
+    """Why NodeExpandVolume will not do it."""
+    if error.code is Code.FAILED_PRECONDITION:
+        return NotInUse(str(error))
+    return Infeasible(str(error)) if is_infeasible(error) else VolumeFailure(str(error))

@@ -32,8 +32,8 @@ from volplane.volumes.base import (
     remove_empty,
 )
 from volplane.volumes.csi import data, request
-from volplane.volumes.csi.calls import judged
-from volplane.volumes.csi.drivers import Driver, Drivers
+from volplane.volumes.csi.calls import judged, refusal
+from volplane.volumes.csi.drivers import Driver, Drivers, Rpc
 from volplane.volumes.projected import DEFAULT_LIFE, Tokens
 
 FRESH = 2.0  # seconds in which an attachment that was read for staging also serves the publish after it
@@ -238,6 +238,31 @@ class Csi(Plugin):
             await self.site.host.give_to_group(self.path(spec), spec.group, only_if_root_differs=gentle)
         except OSError as error:
             raise Uncertain(f"applyFSGroup failed for vol {request.handle_of(spec)}: {error}") from error
+
+    # --- growing
+
+    async def expands(self, spec: Spec) -> bool:
+        driver = self.drivers[request.driver_of(spec)]
+        return not request.is_inline(spec) and Rpc.EXPAND_VOLUME in await self._capabilities(driver)
+
+    async def expand(self, spec: Spec, size: int) -> None:
+        assert spec.volume is not None
+        assert spec.volume.spec.csi is not None
+        driver = self.drivers[request.driver_of(spec)]
+        secret = spec.volume.spec.csi.node_expand_secret_ref
+        staged = request.is_block(spec) or await driver.stages()
+        message = v1.NodeExpandVolumeRequest(
+            volume_id=request.handle_of(spec),
+            volume_path=self.volume_path(spec),
+            capacity_range=v1.CapacityRange(required_bytes=size),
+            staging_target_path=self.staging_path(spec) if staged else "",
+            volume_capability=request.capability(spec, await driver.capabilities(), group=None),
+            secrets=await self._secret(secret.name, secret.namespace) if secret else {},
+        )
+        with judged() as call:
+            await call(driver, "NodeExpandVolume", message, spec.pod)
+        if call.refused:
+            raise refusal(call.refused)
 
     # --- and back
 

@@ -1,0 +1,283 @@
+"""Volumes that have grown: expanded while pods use them or when they are mounted, and told in the claim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.loops.inprocess import until
+from tests.node.nodeworld import DRIVER, NodeWorld, node_world, settled
+from volplane.api.codec import convert
+from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim
+from volplane.api.storage import StorageClass
+from volplane.csi.outcome import CallError, Code
+from volplane.node.growth import Growth, growth
+
+SOON = 0.05  # between two looks at a claim
+
+
+def claim_of(capacity: str, target: str = "", status: str = "", **meta: Any) -> PersistentVolumeClaim:
+    body: dict[str, Any] = {"capacity": {"storage": capacity}} if capacity else {}
+    if target:
+        body["allocatedResources"] = {"storage": target}
+    if status:
+        body["allocatedResourceStatuses"] = {"storage": status}
+    return convert(PersistentVolumeClaim, {"metadata": {"name": "c", **meta}, "status": body})
+
+
+def volume_of(capacity: str, mode: str = "ReadWriteOnce") -> PersistentVolume:
+    spec = {"capacity": {"storage": capacity}, "accessModes": [mode]}
+    return convert(PersistentVolume, {"metadata": {"name": "v"}, "spec": spec})
+
+
+GI = 1 << 30
+ANNOTATED = {"annotations": {"volume.kubernetes.io/node-expansion-not-required": "true"}}
+
+
+@pytest.mark.parametrize(
+    ("claim", "volume", "noted", "expected"),
+    [
+        pytest.param(claim_of("1Gi"), volume_of("1Gi"), GI, None, id="nothing has grown"),
+        pytest.param(claim_of(""), volume_of("1Gi"), 0, None, id="a claim without a size says nothing"),
+        pytest.param(
+            claim_of("1Gi", "2Gi", "NodeResizePending"), volume_of("2Gi"), GI, Growth("2Gi"), id="pending"
+        ),
+        pytest.param(
+            claim_of("1Gi", "2Gi", "NodeResizeInProgress"), volume_of("2Gi"), GI, Growth("2Gi"), id="resumed"
+        ),
+        pytest.param(
+            claim_of("1Gi", "2Gi", "NodeResizeInfeasible"), volume_of("2Gi"), GI, None, id="given up"
+        ),
+        pytest.param(
+            claim_of("1Gi", "2Gi", "ControllerResizeInProgress"), volume_of("2Gi"), GI, None, id="not yet"
+        ),
+        pytest.param(claim_of("1Gi"), volume_of("2Gi"), GI, Growth("2Gi", tracked=False), id="old resizer"),
+        pytest.param(claim_of("2Gi", "2Gi"), volume_of("2Gi"), GI, None, id="told by us"),
+        pytest.param(
+            claim_of("2Gi", "2Gi"),
+            volume_of("2Gi", "ReadWriteMany"),
+            GI,
+            Growth("2Gi", finished=True),
+            id="another node was first",
+        ),
+        pytest.param(
+            claim_of("2Gi", "2Gi", **ANNOTATED),
+            volume_of("2Gi", "ReadWriteMany"),
+            GI,
+            None,
+            id="no node has to do anything",
+        ),
+        pytest.param(
+            claim_of("2Gi", "2Gi"), volume_of("2Gi", "ReadWriteMany"), 2 * GI, None, id="both are done"
+        ),
+    ],
+)
+def test_growth(
+    claim: PersistentVolumeClaim, volume: PersistentVolume, noted: int, expected: Growth | None
+) -> None:
+    assert growth(claim, volume, noted) == expected
+
+
+# --- on a node
+
+
+async def ready(here: NodeWorld) -> None:
+    await here.start(claim_read_frequency=SOON)
+    await here.start_driver()
+    await here.registered()
+    growing = {
+        "metadata": {"name": "growing"},
+        "provisioner": DRIVER,
+        "allowVolumeExpansion": True,
+    }
+    await here.client.create(convert(StorageClass, growing))
+    await here.volume(storageClassName="growing")
+    await status(here, {"capacity": {"storage": "1Gi"}})
+
+
+async def status(here: NodeWorld, body: dict[str, Any]) -> None:
+    await here.client.patch(
+        PersistentVolumeClaim, "data", "default", merge={"status": body}, subresource="status"
+    )
+
+
+async def grown(here: NodeWorld, size: str = "2Gi", *, request: str = "", tracked: bool = True) -> None:
+    """What the controller side does, in its order."""
+    asked = {"spec": {"resources": {"requests": {"storage": request or size}}}}
+    await here.client.patch(PersistentVolumeClaim, "data", "default", merge=asked)
+    await here.client.patch(PersistentVolume, "pv-data", merge={"spec": {"capacity": {"storage": size}}})
+    pending = {"type": "FileSystemResizePending", "status": "True"}
+    told: dict[str, Any] = {"conditions": [pending]}
+    if tracked:
+        told |= {
+            "allocatedResources": {"storage": size},
+            "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        }
+    await status(here, told)
+
+
+async def claim(here: NodeWorld) -> PersistentVolumeClaim:
+    return await here.client.get(PersistentVolumeClaim, "data", "default")
+
+
+async def until_capacity(here: NodeWorld, size: str) -> PersistentVolumeClaim:
+    async def reached() -> PersistentVolumeClaim | None:
+        found = await claim(here)
+        return found if found.status.capacity.get("storage") == size else None
+
+    found: PersistentVolumeClaim = await until(reached)
+    return found
+
+
+def expansions(here: NodeWorld) -> list[Any]:
+    return [request for name, request in here.disks.calls if name == "expand"]
+
+
+def refusing(here: NodeWorld, *errors: CallError) -> None:
+    pending = list(errors)
+
+    async def refuse(request: Any) -> None:
+        if pending:
+            raise pending.pop(0)
+
+    here.disks.hooks["expand"] = refuse
+
+
+@pytest.mark.root
+async def test_a_mounted_volume_is_expanded_and_the_claim_is_told() -> None:
+    async with node_world() as here:
+        await ready(here)
+        pod = await here.pod(claim="data")
+        await here.until_ready()
+        seen: list[str] = []
+
+        async def look(request: Any) -> None:
+            seen.append((await claim(here)).status.allocated_resource_statuses["storage"])
+
+        here.disks.hooks["expand"] = look
+        await grown(here)
+        found = await until_capacity(here, "2Gi")
+        assert seen == ["NodeResizeInProgress"]
+        assert not found.status.conditions
+        assert not found.status.allocated_resource_statuses
+        assert found.status.allocated_resources == {"storage": "2Gi"}
+        (request,) = expansions(here)
+        assert request.capacity_range.required_bytes == 2 * GI
+        assert request.volume_path == here.paths.csi_target(pod.uid, "pv-data")
+        assert request.staging_target_path.endswith("/globalmount")
+        assert request.volume_capability.mount.fs_type == "ext4"
+        text = 'MountVolume.NodeExpandVolume succeeded for volume "pv-data" worker-1'
+        await here.until_told(text)
+        about = {
+            e.involved_object.kind
+            for e in await here.client.list(Event, "default")
+            if e.reason == "FileSystemResizeSuccessful"
+        }
+        assert about == {"Pod", "PersistentVolumeClaim"}
+        await settled(3 * SOON)
+        assert len(expansions(here)) == 1
+
+
+@pytest.mark.root
+async def test_a_volume_that_grew_while_nobody_used_it_is_expanded_before_the_containers_start() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await grown(here)
+        refusing(here, CallError(Code.INTERNAL, "not now"))
+        await here.pod(claim="data")
+        await here.until_told(
+            'MountVolume.Setup failed while expanding volume for volume "pv-data" : rpc error: code = '
+        )
+        assert await here.phase() == "Pending"
+        conditions = {c.type for c in (await claim(here)).status.conditions}
+        assert conditions == {"FileSystemResizePending", "NodeResizeError"}
+        await here.until_ready()
+        found = await claim(here)
+        assert found.status.capacity == {"storage": "2Gi"}
+        assert not found.status.conditions
+        assert len(expansions(here)) == 2
+
+
+@pytest.mark.root
+async def test_a_size_that_will_never_be_reached_is_given_up_and_keeps_nobody_from_mounting() -> None:
+    async with node_world() as here:
+        await ready(here)
+        refusing(here, CallError(Code.OUT_OF_RANGE, "too much"), CallError(Code.OUT_OF_RANGE, "again"))
+        await grown(here)
+        await here.pod(claim="data")
+        await here.until_ready()
+        found = await claim(here)
+        assert found.status.allocated_resource_statuses == {"storage": "NodeResizeInfeasible"}
+        assert {c.type: c.message for c in found.status.conditions}["NodeResizeError"].endswith("too much")
+        await settled(3 * SOON)
+        assert len(expansions(here)) == 1
+
+
+@pytest.mark.root
+async def test_a_refusal_is_final_once_the_user_asks_for_another_size() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.pod(claim="data")
+        await here.until_ready()
+        refusing(here, CallError(Code.INTERNAL, "no"))
+        await grown(here, "3Gi", request="2Gi")
+
+        async def infeasible() -> bool:
+            statuses = (await claim(here)).status.allocated_resource_statuses
+            return statuses.get("storage") == "NodeResizeInfeasible"
+
+        await until(infeasible)
+        assert (await claim(here)).status.capacity == {"storage": "1Gi"}
+
+
+@pytest.mark.root
+async def test_a_driver_that_cannot_expand_in_use_is_asked_once_and_blocks_no_mount() -> None:
+    async with node_world() as here:
+        await ready(here)
+        refusing(here, *[CallError(Code.FAILED_PRECONDITION, "in use")] * 9)
+        await grown(here)
+        await here.pod(claim="data")
+        await here.until_ready()
+        await settled(3 * SOON)
+        assert len(expansions(here)) == 1
+        assert (await claim(here)).status.capacity == {"storage": "1Gi"}
+
+
+@pytest.mark.root
+async def test_a_lost_answer_is_asked_for_again() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.pod(claim="data")
+        await here.until_ready()
+        refusing(here, CallError(Code.DEADLINE_EXCEEDED, "lost"))
+        await grown(here)
+        await here.until_told('NodeExpandVolume.NodeExpandVolume failed for volume "pv-data" : rpc error')
+        assert (await claim(here)).status.allocated_resource_statuses == {"storage": "NodeResizeInProgress"}
+        await until_capacity(here, "2Gi")
+        assert await here.phase() == "Running"
+
+
+@pytest.mark.root
+async def test_a_read_only_pod_expands_nothing() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await grown(here)
+        await here.pod(claim="data", readonly=True)
+        await here.until_ready()
+        await here.until_told(
+            'MountVolume.NodeExpandVolume failed for volume "pv-data" requested read-only file system'
+        )
+        assert not expansions(here)
+
+
+@pytest.mark.root
+async def test_an_old_resizer_leaves_only_the_capacity_to_the_node() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.pod(claim="data")
+        await here.until_ready()
+        await grown(here, tracked=False)
+        found = await until_capacity(here, "2Gi")
+        assert not found.status.conditions
+        assert not found.status.allocated_resources

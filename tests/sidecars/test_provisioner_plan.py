@@ -217,7 +217,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, World, Order | None, list[object]]
         claim(data_source=SNAPSHOT),
         FAST,
         None,
-        [Fail("volumes from a data source are not supported yet")],
+        [Fail("CSI driver does not support VolumeSnapshot as a source: CREATE_DELETE_SNAPSHOT is missing")],
     ),
     "attributes that the driver cannot modify": (
         claim(volume_attributes_class_name="gold"),

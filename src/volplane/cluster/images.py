@@ -58,7 +58,8 @@ def images(kit: Kit) -> dict[str, TaskImage]:
         settings = _found(context, _settings(provisioner.Settings, context.args))
         identity, namespace = _as_sidecar(context)
         async with kit.client("csi-provisioner", context) as client:
-            running = provisioner.run(client, settings, identity=identity, namespace=namespace)
+            node = context.env.get("NODE_NAME", "")
+            running = provisioner.run(client, settings, identity=identity, namespace=namespace, node=node)
             await _until_stopped(context, running)
 
     async def csi_attacher(context: TaskContext) -> None:

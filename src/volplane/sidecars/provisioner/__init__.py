@@ -1,18 +1,34 @@
-"""csi-provisioner: claims become volumes, released volumes go. Run it with `run(client, settings)`."""
+"""csi-provisioner: claims become volumes, released volumes go. Run it with `run(client, settings)`.
+
+With `--node-deployment` one runs beside the driver on every node, and each looks after its own node's
+volumes; otherwise one leads for the cluster.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
+from collections.abc import Callable
 
 from volplane.api.names import sanitize_driver
 from volplane.base import clock
 from volplane.client.client import Client
+from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.loops.events import Recorder
-from volplane.sidecars import alive, connected, health, lead
-from volplane.sidecars.provisioner.controller import COMPONENT, Claims, Volumes
+from volplane.sidecars import STARTUP_CALL, Driver, alive, connected, health, lead
+from volplane.sidecars.provisioner.controller import (
+    COMPONENT,
+    Capacities,
+    Claims,
+    Guard,
+    Turns,
+    Volumes,
+    owner,
+    serves_snapshots,
+)
 from volplane.sidecars.provisioner.settings import Settings
 
 __all__ = ["Settings", "run"]
@@ -25,23 +41,76 @@ async def run(
     caller: Caller | None = None,
     identity: str = "",
     namespace: str = "default",
+    node: str = "",
 ) -> None:
-    """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
-    for flag in ("node_deployment", "enable_capacity"):
-        if getattr(settings, flag):
-            raise NotImplementedError(f"--{flag.replace('_', '-')} is not supported yet")
+    """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election and for whom
+    capacities belong to, `node` for --node-deployment.
+    """
     me = identity or socket.gethostname()
+    here = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else ""
+    if settings.node_deployment and not here:
+        raise ValueError("--node-deployment needs to know its node: NODE_NAME is not set")
     endpoint = settings.http_endpoint or settings.metrics_address
     async with (
         health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
         connected(settings.csi_address, COMPONENT, caller) as driver,
     ):
+        turns = await _turns(client, driver, settings, here) if here else None
 
         async def work() -> None:
             millis = int(clock.wall().timestamp() * 1000)
-            stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}"
+            stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (f"-{here}" if here else "")
             async with Recorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
-                group.create_task(Claims(client, driver, settings, events=events, identity=stamp).run())
-                group.create_task(Volumes(client, driver, settings, events=events).run())
+                changed = await _publish(client, driver, settings, events, turns, group, me, namespace)
+                snapshots = "CREATE_DELETE_SNAPSHOT" in driver.controller and await serves_snapshots(client)
+                claims = Claims(
+                    client,
+                    driver,
+                    settings,
+                    events=events,
+                    identity=stamp,
+                    snapshots=snapshots,
+                    turns=turns,
+                    changed=changed,
+                )
+                group.create_task(claims.run())
+                volumes = Volumes(client, driver, settings, events=events, turns=turns, changed=changed)
+                group.create_task(volumes.run())
+                if driver.controller & {"CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME"}:
+                    group.create_task(Guard(client, driver, settings, events=events).run())
 
         await lead(client, settings, sanitize_driver(driver.name), work, identity=me, namespace=namespace)
+
+
+async def _turns(client: Client, driver: Driver, settings: Settings, node: str) -> Turns:
+    info = await driver.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=STARTUP_CALL)
+    return Turns(client, driver, settings, node, dict(info.accessible_topology.segments))
+
+
+async def _publish(
+    client: Client,
+    driver: Driver,
+    settings: Settings,
+    events: Recorder,
+    turns: Turns | None,
+    group: asyncio.TaskGroup,
+    pod: str,
+    namespace: str,
+) -> Callable[[str], None]:
+    """Who is to be told that a class has more or less room."""
+    if not settings.enable_capacity:
+        return lambda storage_class: None
+    if "GET_CAPACITY" not in driver.controller:
+        raise ValueError("--enable-capacity needs a driver with GET_CAPACITY")
+    capacities = Capacities(
+        client,
+        driver,
+        settings,
+        events=events,
+        namespace=namespace,
+        owner=await owner(client, pod, namespace, settings.capacity_ownerref_level),
+        node=turns.node if turns else "",
+        places=turns.places if turns else None,
+    )
+    group.create_task(capacities.run())
+    return capacities.refresh

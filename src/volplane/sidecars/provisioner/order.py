@@ -27,6 +27,7 @@ from volplane.api.core import (
 )
 from volplane.api.meta import ObjectMeta
 from volplane.rules import binding
+from volplane.sidecars.provisioner.sources import Content
 from volplane.sidecars.provisioner.topology import Requirement
 
 INTENT = "volplane.dev/provisioning"  # finalizer, and annotation with the order, on the claim
@@ -61,6 +62,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
     topological: bool = False  # the driver has its volumes in places
     topology: Requirement | None = None
     node: str = ""  # selected by the scheduler
+    content: Content | None = None  # what the volume is a copy of
     secrets: Secrets = Secrets()
     storage_class: str = ""
     class_uid: str = ""

@@ -13,13 +13,14 @@ from msgspec import Struct
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, SecretReference
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass
 from volplane.rules import binding, classes, sizes
+from volplane.rules import topology as topology_rules
 from volplane.rules.steps import Say, Wait, normal
 from volplane.sidecars.provisioner import parameters as keys
+from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.order import DELETION_SECRET, INTENT, Order, Secrets, is_noted
 from volplane.sidecars.provisioner.parameters import BadParameters, BadTemplate
+from volplane.sidecars.provisioner.sources import Content, NotReady, Source
 from volplane.sidecars.provisioner.topology import NodeUnfit, NotPlaceable, Requirement, requirement
-
-SNAPSHOTS = "snapshot.storage.k8s.io"
 
 
 class Driver(Struct, frozen=True):
@@ -35,6 +36,9 @@ class Driver(Struct, frozen=True):
     publish_readonly: bool = False
     strict_topology: bool = False
     immediate_topology: bool = True
+    prevent_mode_change: bool = True
+    node: str = ""  # the one node that we work for; "": for all
+    places: Mapping[str, str] | None = None  # that node's own segments
 
     @property
     def has_topology(self) -> bool:
@@ -53,9 +57,8 @@ class World(Struct, frozen=True):
     attributes: VolumeAttributesClass | None = None
     nodes: Mapping[str, Node] = {}
     registrations: Mapping[str, CSINode] = {}
-    infeasible: tuple[str, float] | None = (
-        None  # the class (uid) that cannot do it; seconds until the next try
-    )
+    infeasible: tuple[str, float] | None = None  # class (uid) that cannot do it; seconds to the next try
+    source: Source = Source()  # what the claim's data comes from
 
 
 class Create(Struct, frozen=True):
@@ -74,6 +77,10 @@ class Fail(Struct, frozen=True):
     placeless: bool = False  # nodes or registrations may cure it
 
 
+class Ask(Struct, frozen=True):
+    """Nobody has been chosen to make the volume: it may be us, if there is room on our node."""
+
+
 class Reschedule(Struct, frozen=True):
     """The scheduler should choose another node."""
 
@@ -81,7 +88,7 @@ class Reschedule(Struct, frozen=True):
     why: str
 
 
-Step = Create | Settle | Fail | Reschedule | Say | Wait
+Step = Create | Settle | Fail | Ask | Reschedule | Say | Wait
 
 
 def volume_name(claim: PersistentVolumeClaim, driver: Driver) -> str:
@@ -121,34 +128,28 @@ def _start(claim: PersistentVolumeClaim, world: World, driver: Driver) -> Iterat
         return
     if classes.driver(storage_class.provisioner) != driver.name:
         return
-    if classes.is_delayed(storage_class) and not claim.metadata.annotations.get(binding.SELECTED_NODE):
+    selected = claim.metadata.annotations.get(binding.SELECTED_NODE, "")
+    if classes.is_delayed(storage_class) and not selected:
+        return
+    if driver.node and selected != driver.node:
+        if not selected:
+            yield Ask()
         return
     if world.infeasible is not None and world.infeasible[0] == storage_class.uid:
         yield Wait(world.infeasible[1], "the driver says that this class can never make the volume")
         return
-    if _is_populated(claim):
+    source = sources.wanted(claim)
+    if source is not None and not source.is_known:
         yield normal("Provisioning", "Assuming an external populator will provision the volume")
         return
     try:
         yield Create(order_for(claim, storage_class, world, driver))
     except NodeUnfit as error:
-        node = claim.metadata.annotations.get(binding.SELECTED_NODE, "")
-        yield Reschedule(node, f"error generating accessibility requirements: {error}")
+        yield Reschedule(selected, f"error generating accessibility requirements: {error}")
     except NotPlaceable as error:
         yield Fail(f"error generating accessibility requirements: {error}", placeless=True)
-    except (BadParameters, BadTemplate, Unsupported) as error:
+    except (BadParameters, BadTemplate, Unsupported, NotReady) as error:
         yield Fail(str(error))
-
-
-def _is_populated(claim: PersistentVolumeClaim) -> bool:
-    """Its data comes from something that only a populator understands."""
-    source = claim.spec.data_source or claim.spec.data_source_ref
-    if source is None:
-        return False
-    return (source.api_group or "", source.kind) not in (
-        ("", "PersistentVolumeClaim"),
-        (SNAPSHOTS, "VolumeSnapshot"),
-    )
 
 
 class Unsupported(ValueError):
@@ -179,6 +180,7 @@ def order_for(
         topological=driver.has_topology,
         topology=_topology(claim, storage_class, world, driver),
         node=claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
+        content=_content(claim, storage_class, world, driver),
         secrets=_secrets(claim, given, name),
         storage_class=binding.claim_class(claim) or "",
         class_uid=storage_class.uid,
@@ -199,8 +201,31 @@ def _check(claim: PersistentVolumeClaim, driver: Driver) -> None:
         raise Unsupported(
             "CSI driver does not support dynamic provisioning: controller CREATE_DELETE_VOLUME is missing"
         )
-    if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
-        raise Unsupported("volumes from a data source are not supported yet")
+    source = sources.wanted(claim)
+    if source is None:
+        return
+    if source.namespace != claim.namespace:
+        raise Unsupported(
+            f"data sources of other namespaces ({source.namespace}/{source.name}) are switched off"
+        )
+    needed = "CREATE_DELETE_SNAPSHOT" if source.kind == sources.SNAPSHOT else "CLONE_VOLUME"
+    if needed not in driver.controller:
+        raise Unsupported(f"CSI driver does not support {source.kind} as a source: {needed} is missing")
+
+
+def _content(
+    claim: PersistentVolumeClaim, storage_class: StorageClass, world: World, driver: Driver
+) -> Content | None:
+    reference = sources.wanted(claim)
+    if reference is None:
+        return None
+    return sources.content(
+        claim,
+        storage_class,
+        reference,
+        world.source,
+        prevent_mode_change=driver.prevent_mode_change,
+    )
 
 
 def _attributes(claim: PersistentVolumeClaim, world: World, driver: Driver) -> Mapping[str, str]:
@@ -277,7 +302,7 @@ class Refuse(Struct, frozen=True):
 def reclaim(
     volume: PersistentVolume, attachments: Sequence[VolumeAttachment], driver: Driver
 ) -> Iterator[Hold | Release | Delete | Refuse]:
-    if not is_responsible(volume, driver.name):
+    if not is_responsible(volume, driver.name) or not is_ours(volume, driver.places):
         return
     held = binding.EXTERNAL_FINALIZER in volume.metadata.finalizers
     if volume.spec.persistent_volume_reclaim_policy != "Delete":
@@ -311,6 +336,11 @@ def is_responsible(volume: PersistentVolume, driver: str) -> bool:
     if maker is not None:
         return driver in (classes.driver(maker), notes.get(binding.MIGRATED_TO))
     return volume.spec.csi is not None and volume.spec.csi.driver == driver
+
+
+def is_ours(volume: PersistentVolume, places: Mapping[str, str] | None) -> bool:
+    """Beside a driver on every node, each looks after the volumes that its node can reach."""
+    return places is None or topology_rules.reachable_from(volume, places)
 
 
 # --- which changes matter

@@ -28,6 +28,8 @@ class Settings(Election, frozen=True, kw_only=True):
     capacity_poll_interval: float = 60.0
     capacity_for_immediate_binding: bool = False
     capacity_ownerref_level: int = 1
+    kube_api_capacity_qps: float = 0.0
+    kube_api_capacity_burst: int = 0
     node_deployment: bool = False
     node_deployment_immediate_binding: bool = True
     node_deployment_base_delay: float = 20.0
@@ -42,6 +44,8 @@ class Settings(Election, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.worker_threads < 1:
             raise ValueError("option -worker-threads must be greater than zero")
+        if self.node_deployment and self.leader_election:
+            raise ValueError("--node-deployment and --leader-election exclude each other")
         if self.http_endpoint and self.metrics_address:
             raise ValueError("only one of `--metrics-address` and `--http-endpoint` can be set.")
         if not self.volume_name_prefix:

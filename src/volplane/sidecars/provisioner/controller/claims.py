@@ -8,29 +8,35 @@ a final error takes the order off again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, assert_never
 
 from msgspec import Struct
 
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import AlreadyExists, APIError, Conflict, Forbidden
-from volplane.api.meta import Resource
-from volplane.api.storage import CSINode, StorageClass, VolumeAttributesClass
+from volplane.api.meta import ObjectMeta
+from volplane.api.snapshot import VolumeSnapshot
+from volplane.api.storage import CSINode, CSINodeDriver, CSINodeSpec, StorageClass, VolumeAttributesClass
 from volplane.base import clock, trace
 from volplane.client.client import Client
-from volplane.csi import convert, v1
+from volplane.csi import convert
 from volplane.csi.outcome import CallError, Provisioning, classify_provisioning
 from volplane.loops.controller import Controller, Refused
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding, classes
 from volplane.rules.steps import Say, Wait
-from volplane.sidecars import Driver, secrets
+from volplane.sidecars import Driver
 from volplane.sidecars.provisioner import order as orders
 from volplane.sidecars.provisioner import plan as plans
-from volplane.sidecars.provisioner.order import INTENT, Made, Order
-from volplane.sidecars.provisioner.plan import Create, Fail, Reschedule, Settle, World
+from volplane.sidecars.provisioner import sources
+from volplane.sidecars.provisioner.controller import counts, making
+from volplane.sidecars.provisioner.controller import sources as holding
+from volplane.sidecars.provisioner.controller.making import Unfit
+from volplane.sidecars.provisioner.controller.turns import Turns
+from volplane.sidecars.provisioner.order import INTENT, Order
+from volplane.sidecars.provisioner.plan import Ask, Create, Fail, Reschedule, Settle, World
 from volplane.sidecars.provisioner.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -38,7 +44,6 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVING = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
 INFEASIBLE = 300.0  # seconds without a call after the driver called the arguments wrong
-UNDO_TRIES = 5
 PATIENCE = 5.0  # seconds that the end of an order stays back while others begin
 BINDING = 0.5  # seconds that the binder has the claim to itself: it writes over the very version it has seen
 
@@ -50,7 +55,9 @@ class Attempt(Struct, frozen=True):
     order: Order
 
 
-def facts(driver: Driver, settings: Settings) -> plans.Driver:
+def facts(
+    driver: Driver, settings: Settings, node: str = "", places: Mapping[str, str] | None = None
+) -> plans.Driver:
     """The driver as the plan sees it."""
     return plans.Driver(
         driver.name,
@@ -63,6 +70,9 @@ def facts(driver: Driver, settings: Settings) -> plans.Driver:
         publish_readonly=settings.controller_publish_readonly,
         strict_topology=settings.strict_topology,
         immediate_topology=settings.immediate_topology,
+        prevent_mode_change=settings.prevent_volume_mode_conversion,
+        node=node,
+        places=places,
     )
 
 
@@ -75,13 +85,25 @@ class Claims(Controller[str]):
     resync = 900.0
 
     def __init__(
-        self, client: Client, driver: Driver, settings: Settings, *, events: Recorder, identity: str
+        self,
+        client: Client,
+        driver: Driver,
+        settings: Settings,
+        *,
+        events: Recorder,
+        identity: str,
+        snapshots: bool = False,
+        turns: Turns | None = None,
+        changed: Callable[[str], None] = lambda storage_class: None,
     ) -> None:
         self.workers = settings.worker_threads
         self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
         super().__init__(client, events=events)
         self.driver, self.settings, self.identity = driver, settings, identity
-        self.facts = facts(driver, settings)
+        self.snapshots, self.turns, self.changed = snapshots, turns, changed
+        self.facts = facts(
+            driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
+        )
         self._attempts: dict[str, Attempt] = {}  # by the claim's uid
         self._unsaved: dict[str, PersistentVolume] = {}
         self._binding: dict[str, float] = {}  # until when the binder has the claim to itself
@@ -94,7 +116,10 @@ class Claims(Controller[str]):
         self.volumes = self.watch(PersistentVolume)
         self.classes = self.watch(StorageClass, self._class_changed)
         self.by_class = self.claims.index("unbound class", _class_of)
-        if self.facts.has_topology:
+        self.by_source = self.claims.index("source", sources.keys_of)
+        if self.snapshots:
+            self.watch(VolumeSnapshot, self._snapshot_changed)
+        if self.facts.has_topology and self.turns is None:
             self.nodes = self.watch(Node, self._place_changed)
             self.registrations = self.watch(CSINode, self._place_changed)
 
@@ -107,8 +132,16 @@ class Claims(Controller[str]):
         if new is None and old is not None:
             self._infeasible.pop(old.uid, None)
             self._binding.pop(old.uid, None)
+            if self.turns is not None:
+                self.turns.forget(old.uid)
+        if claim is not None and old is not new:
+            yield from (clone.key for clone in self.by_source[f"{sources.CLAIM}/{claim.key}"])
         if claim is not None and (old is new or plans.claim_facts(old) != plans.claim_facts(new)):
             yield claim.key
+
+    def _snapshot_changed(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
+        if new is not None and old is not new:
+            yield from (claim.key for claim in self.by_source[f"{sources.SNAPSHOT}/{new.key}"])
 
     def _class_changed(self, old: StorageClass | None, new: StorageClass | None) -> Iterator[str]:
         if new is not None and old is None and classes.driver(new.provisioner) == self.driver.name:
@@ -151,10 +184,22 @@ class Claims(Controller[str]):
             storage_class=self.classes.get(binding.claim_class(claim) or ""),
             volume=self.volumes.get(name) or self.volumes.get(f"pvc-{claim.uid}"),
             attributes=attributes,
-            nodes=self.nodes.names() if self.facts.has_topology else {},
-            registrations=self.registrations.names() if self.facts.has_topology else {},
+            nodes=self._nodes(),
+            registrations=self._registrations(),
             infeasible=self._verdict(claim),
+            source=await holding.look(self.client, claim, self.claims, self.volumes),
         )
+
+    def _nodes(self) -> Mapping[str, Node]:
+        if self.turns is not None:  # beside a driver on every node, the driver itself knows where it is
+            return {self.turns.node: Node(metadata=ObjectMeta(labels=dict(self.turns.places)))}
+        return self.nodes.names() if self.facts.has_topology else {}
+
+    def _registrations(self) -> Mapping[str, CSINode]:
+        if self.turns is not None:
+            entry = CSINodeDriver(name=self.driver.name, topology_keys=tuple(sorted(self.turns.places)))
+            return {self.turns.node: CSINode(spec=CSINodeSpec(drivers=(entry,)))}
+        return self.registrations.names() if self.facts.has_topology else {}
 
     def _verdict(self, claim: PersistentVolumeClaim) -> tuple[str, float] | None:
         """The class that the driver found wrong for this claim, and how long we take its word."""
@@ -176,6 +221,8 @@ class Claims(Controller[str]):
                 if not quiet:
                     self._say_failed(claim, binding.claim_class(claim) or "", why)
                 raise Refused(why)
+            case Ask():
+                await self._ask(claim)
             case Reschedule(node, why):
                 await self._reschedule(claim, node, why)
             case Say(type, reason, message):
@@ -185,6 +232,18 @@ class Claims(Controller[str]):
             case _:
                 assert_never(step)
 
+    async def _ask(self, claim: PersistentVolumeClaim) -> None:
+        """An immediate claim that every node's provisioner sees: each in its turn."""
+        storage_class = self.classes.get(binding.claim_class(claim) or "")
+        if self.turns is None or storage_class is None or not self.settings.node_deployment_immediate_binding:
+            return
+        left = self.turns.left(claim)
+        if left <= 0 and await self.turns.take(claim, storage_class):
+            return
+        self.queue.later(
+            claim.key, max(self.turns.left(claim), 0.0), "another node may make the volume first"
+        )
+
     async def _create(self, claim: PersistentVolumeClaim, order: Order) -> None:
         about = {"PVC": claim.key, "StorageClass": order.storage_class, "PV": order.name}
         log.info("Started provisioning", extra=about)
@@ -192,50 +251,28 @@ class Claims(Controller[str]):
             claim, "Provisioning", f'External provisioner is provisioning volume for claim "{claim.key}"'
         )
         try:
-            request = await self._request(order)
+            request = await making.request(self.client, self.driver, order)
         except (Refused, convert.UnsupportedModes) as error:  # nothing was called: what was open stays open
             self._say_failed(claim, order.storage_class, str(error))
             raise Refused(str(error)) from error
         if orders.noted_on(claim, self.driver.name) is None and claim.uid not in self._attempts:
+            if order.content is not None:
+                source = await holding.look(self.client, claim, self.claims, self.volumes)
+                await holding.protect(self.client, order.content, source)
             await self._note(claim, order)
         self._attempts[claim.uid] = Attempt(claim, order)
+        begun = clock.now()
         try:
             reply = await self.driver.call(
                 "CreateVolume", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
             )
-            made = await self._checked(order, reply)
+            made = await making.checked(self.client, self.driver, order, reply, timeout=self.settings.timeout)
         except (CallError, Unfit) as error:
+            counts.provision_failed(order)
             return await self._judge(claim, order, error)
+        counts.provisioned(order, clock.now() - begun)
         log.info("Volume is provisioned", extra={**about, "volumeHandle": made.handle})
         await self._save(claim, orders.volume(claim, order, made, self.identity))
-
-    async def _request(self, order: Order) -> v1.CreateVolumeRequest:
-        multi_writer = "SINGLE_NODE_MULTI_WRITER" in self.driver.controller
-        capabilities = [
-            convert.capability(
-                convert.access_mode(mode, multi_writer=multi_writer),
-                block=order.block,
-                fs_type=order.fs_type,
-                mount_flags=order.mount_options,
-            )
-            for mode in order.modes
-        ]
-        request = v1.CreateVolumeRequest(
-            name=order.name,
-            capacity_range=v1.CapacityRange(required_bytes=order.size),
-            volume_capabilities=capabilities,
-            parameters=order.parameters,
-            secrets=await secrets(self.client, order.secrets.provisioner),
-            mutable_parameters=order.mutable_parameters,
-        )
-        if order.topology is not None:
-            request.accessibility_requirements.CopyFrom(
-                v1.TopologyRequirement(
-                    requisite=[convert.topology(dict(t)) for t in order.topology.requisite],
-                    preferred=[convert.topology(dict(t)) for t in order.topology.preferred],
-                )
-            )
-        return request
 
     async def _note(self, claim: PersistentVolumeClaim, order: Order) -> None:
         """Intent before effect. A claim that is gone or going takes no finalizer, and then gets no volume."""
@@ -249,29 +286,6 @@ class Claims(Controller[str]):
             # A cluster whose rules for provisioners know no patch: then we are as safe as upstream, not more.
             log.warning("the order for %s cannot be written down: %s", claim.key, error)
             self._unnoted.add(claim.uid)
-
-    async def _checked(self, order: Order, reply: v1.CreateVolumeResponse) -> Made:
-        volume = reply.volume
-        if volume.capacity_bytes and volume.capacity_bytes < order.size:
-            await self._undo(order, volume.volume_id)
-            raise Unfit(
-                f"created volume capacity {volume.capacity_bytes} less than requested capacity {order.size}"
-            )
-        topologies = tuple(dict(t.segments) for t in volume.accessible_topology)
-        return Made(volume.volume_id, volume.capacity_bytes, dict(volume.volume_context), topologies)
-
-    async def _undo(self, order: Order, handle: str) -> None:
-        """Get rid of a volume that is not what was ordered."""
-        request = v1.DeleteVolumeRequest(
-            volume_id=handle, secrets=await secrets(self.client, order.secrets.provisioner)
-        )
-        for _ in range(UNDO_TRIES):
-            try:
-                await self.driver.call("DeleteVolume", request, timeout=self.settings.timeout)
-            except CallError as error:
-                log.warning("failed to clean up volume %s: %s", handle, error)
-            else:
-                return
 
     async def _judge(self, claim: PersistentVolumeClaim, order: Order, error: Exception) -> None:
         """What a failed call means for the claim."""
@@ -335,6 +349,7 @@ class Claims(Controller[str]):
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
         log.info("Succeeded in saving volume", extra={"PVC": claim.key, "PV": volume.name})
         self._attempts.pop(claim.uid, None)
+        self.changed(volume.spec.storage_class_name)
         self._binding[claim.uid] = clock.now() + BINDING
         await self._settle_in_turn(claim)
 
@@ -378,14 +393,5 @@ class Claims(Controller[str]):
         self.events.warning(claim, "ProvisioningFailed", text)
 
 
-class Unfit(Exception):
-    """The driver made something else than was ordered."""
-
-
-def _places(obj: Resource | None) -> object:
-    match obj:
-        case Node():
-            return obj.metadata.labels
-        case CSINode():
-            return obj.spec
-    return None
+def _places(obj: Node | CSINode | None) -> object:
+    return obj.metadata.labels if isinstance(obj, Node) else obj.spec if obj is not None else None

@@ -7,12 +7,12 @@ for, as a disk that is still attached cannot be deleted; their end wakes the vol
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import assert_never
 
 from volplane.api.core import PersistentVolume, SecretReference
 from volplane.api.storage import StorageClass, VolumeAttachment
-from volplane.base import trace
+from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
@@ -23,7 +23,9 @@ from volplane.rules import binding
 from volplane.sidecars import Driver, secrets
 from volplane.sidecars.provisioner import parameters
 from volplane.sidecars.provisioner import plan as plans
+from volplane.sidecars.provisioner.controller import counts
 from volplane.sidecars.provisioner.controller.claims import COMPONENT, facts
+from volplane.sidecars.provisioner.controller.turns import Turns
 from volplane.sidecars.provisioner.plan import Delete, Hold, Refuse, Release
 from volplane.sidecars.provisioner.settings import Settings
 
@@ -39,12 +41,23 @@ class Volumes(Controller[str]):
     name = "csi-provisioner-volumes"
     resync = 900.0
 
-    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+    def __init__(
+        self,
+        client: Client,
+        driver: Driver,
+        settings: Settings,
+        *,
+        events: Recorder,
+        turns: Turns | None = None,
+        changed: Callable[[str], None] = lambda storage_class: None,
+    ) -> None:
         self.workers = settings.worker_threads
         self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
         super().__init__(client, events=events)
-        self.driver, self.settings = driver, settings
-        self.facts = facts(driver, settings)
+        self.driver, self.settings, self.changed = driver, settings, changed
+        self.facts = facts(
+            driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
+        )
 
     def setup(self) -> None:
         self.volumes = self.watch(PersistentVolume, self._volume_changed)
@@ -82,12 +95,16 @@ class Volumes(Controller[str]):
         request = v1.DeleteVolumeRequest(
             volume_id=step.handle, secrets=await self._secrets(self._reference(volume, step))
         )
+        storage_class, begun = binding.volume_class(volume), clock.now()
         try:
             await self.driver.call(
                 "DeleteVolume", request, timeout=self.settings.timeout, subject=f"pv/{volume.name}"
             )
         except CallError as error:
+            counts.delete_failed(storage_class)
             self._refuse(volume, str(error))
+        counts.deleted(storage_class, clock.now() - begun)
+        self.changed(storage_class)
         log.info("Volume deleted", extra={"PV": volume.name, "volumeHandle": step.handle})
         with trace.span(COMPONENT, "delete volume object", f"pv/{volume.name}"):
             await self.client.delete(PersistentVolume, volume.name, uid=volume.uid, missing_ok=True)

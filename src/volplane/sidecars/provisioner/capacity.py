@@ -1,0 +1,77 @@
+"""Which CSIStorageCapacity objects there have to be: one per class and place.
+
+A place is a set of segments, as `topology.Term`; a driver without topology has one place: everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from volplane.api.core import Node
+from volplane.api.meta import LabelSelector
+from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
+from volplane.rules import classes
+from volplane.sidecars.provisioner.topology import Term
+
+DRIVER = "csi.storage.k8s.io/drivername"
+MANAGED_BY = "csi.storage.k8s.io/managed-by"
+MANAGER = "external-provisioner"
+LONGEST_LABEL = 63
+
+
+class Slot(Struct, frozen=True):
+    """What one object is about."""
+
+    storage_class: str
+    term: Term
+
+    @property
+    def key(self) -> str:
+        return "|".join([self.storage_class, *(f"{key}={value}" for key, value in self.term)])
+
+
+def manager(node: str) -> str:
+    """Who keeps the objects: one for the cluster, or one per node."""
+    whole = f"{MANAGER}-{node}" if node else MANAGER
+    if len(whole) <= LONGEST_LABEL:
+        return whole
+    digest = hashlib.sha256(node.encode()).hexdigest()[:16]
+    return f"{MANAGER}-{digest}"
+
+
+def places(
+    nodes: Mapping[str, Node], registrations: Mapping[str, CSINode], driver: str, *, topological: bool
+) -> frozenset[Term]:
+    """Where the driver is registered, by the segments that it names."""
+    found: set[Term] = set()
+    for name, registration in registrations.items():
+        entry = next((d for d in registration.spec.drivers if d.name == driver), None)
+        if entry is None:
+            continue
+        keys = entry.topology_keys if topological else ()
+        labels = nodes[name].metadata.labels if name in nodes else {}
+        if all(key in labels for key in keys):
+            found.add(tuple(sorted((key, labels[key]) for key in keys)))
+    return frozenset(found)
+
+
+def slots(
+    kept: Iterable[StorageClass], terms: Iterable[Term], driver: str, *, immediate: bool
+) -> dict[str, Slot]:
+    """By key. Immediate classes do not ask where there is room, so nobody would look at their objects."""
+    mine = [c for c in kept if classes.driver(c.provisioner) == driver]
+    named = [c.name for c in mine if immediate or classes.is_delayed(c)]
+    made = [Slot(name, term) for name in named for term in terms]
+    return {slot.key: slot for slot in made}
+
+
+def slot_of(capacity: CSIStorageCapacity) -> Slot:
+    labels = capacity.node_topology.match_labels if capacity.node_topology is not None else {}
+    return Slot(capacity.storage_class_name, tuple(sorted(labels.items())))
+
+
+def selector(term: Term) -> LabelSelector:
+    return LabelSelector(match_labels=dict(term))

@@ -1,0 +1,242 @@
+"""Publishes how much room a driver has, per class and place, for the scheduler to look at.
+
+Asked anew every `--capacity-poll-interval`, and after every volume that was made or deleted. The subtle
+thing: our own writes come back as changes; only what differs from what we last wrote is somebody else's work
+and put right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import structs
+
+from volplane.api import quantity
+from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
+from volplane.api.core import Node, Pod
+from volplane.api.meta import ObjectMeta, OwnerReference, Resource
+from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
+from volplane.base import metrics
+from volplane.client.client import Client
+from volplane.csi import convert, v1
+from volplane.csi.outcome import CallError
+from volplane.loops.controller import Controller, Refused
+from volplane.loops.events import Recorder
+from volplane.loops.queue import Backoff
+from volplane.rules import classes
+from volplane.rules.workloads import owner_reference
+from volplane.sidecars import Driver
+from volplane.sidecars.provisioner import capacity
+from volplane.sidecars.provisioner.capacity import DRIVER, MANAGED_BY, Slot
+from volplane.sidecars.provisioner.settings import Settings
+from volplane.sidecars.provisioner.topology import Term
+
+log = logging.getLogger(__name__)
+
+GOAL = metrics.gauge(
+    "csistoragecapacities_desired_goal",
+    "Number of CSIStorageCapacity objects that should exist",
+)
+CURRENT = metrics.gauge("csistoragecapacities_desired_current", "Number of those that should exist and do")
+OBSOLETE = metrics.gauge("csistoragecapacities_obsolete", "Number of those that exist and will be deleted")
+
+_OWNERS: Mapping[str, type[Resource]] = {
+    "ReplicaSet": ReplicaSet,
+    "StatefulSet": StatefulSet,
+    "DaemonSet": DaemonSet,
+    "Deployment": Deployment,
+}
+
+
+async def owner(client: Client, pod: str, namespace: str, level: int) -> OwnerReference | None:
+    """Whose objects they are: of our pod (level 0), or of who owns it, so that they go with the driver."""
+    if level < 0:
+        return None
+    held: Resource = await client.get(Pod, pod, namespace)
+    for _ in range(level):
+        above = next((r for r in held.metadata.owner_references if r.controller), None)
+        if above is None or above.kind not in _OWNERS:
+            raise ValueError(f"{type(held).__name__} {held.key} has no owner that could own its capacities")
+        held = await client.get(_OWNERS[above.kind], above.name, namespace)
+    return structs.replace(owner_reference(held), controller=None, block_owner_deletion=None)
+
+
+class Capacities(Controller[str]):
+    name = "csi-provisioner-capacity"
+
+    def __init__(
+        self,
+        client: Client,
+        driver: Driver,
+        settings: Settings,
+        *,
+        events: Recorder,
+        namespace: str,
+        owner: OwnerReference | None = None,
+        node: str = "",
+        places: Mapping[str, str] | None = None,
+    ) -> None:
+        self.workers = max(1, settings.capacity_threads)
+        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
+        super().__init__(client, events=events)
+        self.driver, self.settings, self.namespace, self.owner = driver, settings, namespace, owner
+        self.places = places
+        self.topological = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in driver.plugin
+        self.labels = {DRIVER: driver.name, MANAGED_BY: capacity.manager(node)}
+        self._wrote: dict[str, tuple[str | None, str | None]] = {}  # key → capacity, largest volume
+
+    def setup(self) -> None:
+        self.classes = self.watch(StorageClass, self._class_changed)
+        if self.places is None:
+            self.nodes = self.watch(Node, self._place_changed)
+            self.registrations = self.watch(CSINode, self._place_changed)
+        selector = ",".join(f"{key}={value}" for key, value in self.labels.items())
+        self.published = self.watch(
+            CSIStorageCapacity, self._published_changed, namespace=self.namespace, labels=selector
+        )
+
+    # --- whom a change wakes
+
+    def refresh(self, storage_class: str) -> None:
+        """A volume of this class came or went."""
+        for key, slot in self._slots().items():
+            if slot.storage_class == storage_class:
+                self.queue.add(key)
+
+    def _class_changed(self, old: StorageClass | None, new: StorageClass | None) -> Iterator[str]:
+        changed = new or old
+        if changed is not None and classes.driver(changed.provisioner) == self.driver.name:
+            yield from self._differing()
+
+    def _place_changed(self, old: Node | CSINode | None, new: Node | CSINode | None) -> Iterable[str]:
+        if _place(old) != _place(new):
+            yield from self._differing()
+
+    def _published_changed(
+        self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None
+    ) -> Iterator[str]:
+        changed = new or old
+        assert changed is not None
+        key = capacity.slot_of(changed).key
+        if new is None or not self._is_as_written(key, new):
+            yield key
+
+    def _is_as_written(self, key: str, found: CSIStorageCapacity) -> bool:
+        return self._wrote.get(key) == (found.capacity, found.maximum_volume_size) and self._is_owned(found)
+
+    def _is_owned(self, found: CSIStorageCapacity) -> bool:
+        return self.owner is None or any(r.uid == self.owner.uid for r in found.metadata.owner_references)
+
+    def _differing(self) -> set[str]:
+        """Keys without an object, and objects without a key."""
+        return set(self._slots()) ^ {capacity.slot_of(c).key for c in self.published.all()}
+
+    # --- the work
+
+    def _terms(self) -> Iterable[Term]:
+        if self.places is not None:
+            return [tuple(sorted(self.places.items()))]
+        return capacity.places(
+            self.nodes.names(), self.registrations.names(), self.driver.name, topological=self.topological
+        )
+
+    def _slots(self) -> dict[str, Slot]:
+        return capacity.slots(
+            self.classes.all(),
+            self._terms(),
+            self.driver.name,
+            immediate=self.settings.capacity_for_immediate_binding,
+        )
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            self._wrote.clear()
+
+    async def reconcile(self, key: str) -> None:
+        slots = self._slots()
+        found = sorted(
+            (c for c in self.published.all() if capacity.slot_of(c).key == key),
+            key=lambda c: (c.metadata.creation_timestamp, c.name),
+        )
+        self._count(slots)
+        slot = slots.get(key)
+        for extra in found if slot is None else found[1:]:
+            await self.client.delete(
+                CSIStorageCapacity, extra.name, extra.namespace, uid=extra.uid, missing_ok=True
+            )
+        if slot is not None:
+            await self._publish(key, slot, found[0] if found else None)
+            self.queue.later(key, self.settings.capacity_poll_interval, "the next look at the capacity")
+        else:
+            self._wrote.pop(key, None)
+
+    async def _publish(self, key: str, slot: Slot, found: CSIStorageCapacity | None) -> None:
+        room = await self._ask(slot)
+        largest = (
+            quantity.from_bytes(room.maximum_volume_size.value) if room.maximum_volume_size.value else None
+        )
+        told = (quantity.from_bytes(room.available_capacity), largest)
+        self._wrote[key] = told
+        if found is None:
+            await self.client.create(
+                CSIStorageCapacity(
+                    metadata=ObjectMeta(
+                        generate_name="csisc-",
+                        namespace=self.namespace,
+                        labels=self.labels,
+                        owner_references=(self.owner,) if self.owner is not None else (),
+                    ),
+                    node_topology=capacity.selector(slot.term),
+                    storage_class_name=slot.storage_class,
+                    capacity=told[0],
+                    maximum_volume_size=told[1],
+                )
+            )
+        elif not self._is_as_written(key, found):
+            patch: dict[str, object] = {"capacity": told[0], "maximumVolumeSize": told[1]}
+            if self.owner is not None and not self._is_owned(found):
+                owners = [*found.metadata.owner_references, self.owner]
+                patch["metadata"] = {"ownerReferences": [_plain(o) for o in owners]}
+            await self.client.patch(
+                CSIStorageCapacity, found.name, found.namespace, merge=patch, uid=found.uid, missing_ok=True
+            )
+
+    async def _ask(self, slot: Slot) -> v1.GetCapacityResponse:
+        storage_class = self.classes.get(slot.storage_class)
+        request = v1.GetCapacityRequest(
+            parameters=dict(storage_class.parameters) if storage_class is not None else {}
+        )
+        if slot.term:
+            request.accessible_topology.CopyFrom(convert.topology(dict(slot.term)))
+        try:
+            reply: v1.GetCapacityResponse = await self.driver.call(
+                "GetCapacity", request, timeout=self.settings.timeout, subject=f"class/{slot.storage_class}"
+            )
+        except CallError as error:
+            raise Refused(str(error)) from error
+        return reply
+
+    def _count(self, slots: Mapping[str, Slot]) -> None:
+        keys = [capacity.slot_of(c).key for c in self.published.all()]
+        current = {key for key in keys if key in slots}
+        GOAL.set(len(slots))
+        CURRENT.set(len(current))
+        OBSOLETE.set(len(keys) - len(current))
+
+
+def _plain(reference: OwnerReference) -> dict[str, object]:
+    return {
+        "apiVersion": reference.api_version,
+        "kind": reference.kind,
+        "name": reference.name,
+        "uid": reference.uid,
+    }
+
+
+def _place(obj: Node | CSINode | None) -> object:
+    if isinstance(obj, Node):
+        return obj.metadata.labels
+    return obj.spec if obj is not None else None

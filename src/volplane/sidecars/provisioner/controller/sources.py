@@ -1,0 +1,156 @@
+"""What volumes are copied from: looked at before the copy, held during it, let go afterwards.
+
+A claim that is cloned and a snapshot that is restored carry a finalizer of ours while some claim that copies
+from them is Pending. The subtle thing: it goes on before the driver is called, and the server takes none on
+an object that is being deleted, so a source cannot vanish between the check and the copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.errors import APIError, Forbidden, NotFound
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
+from volplane.client.cache import Cache
+from volplane.client.client import Client
+from volplane.loops.controller import Controller, Refused
+from volplane.loops.events import Recorder
+from volplane.rules.steps import UNTIL_CHANGED
+from volplane.sidecars import Driver
+from volplane.sidecars.provisioner import sources
+from volplane.sidecars.provisioner.settings import Settings
+from volplane.sidecars.provisioner.sources import CLAIM, CLONING, RESTORING, SNAPSHOT, Content, Source
+
+log = logging.getLogger(__name__)
+
+
+async def serves_snapshots(client: Client) -> bool:
+    """Whether the cluster has the kind at all, and lets us see it."""
+    try:
+        await client.list_page(VolumeSnapshot, limit=1)
+    except (NotFound, Forbidden):
+        return False
+    return True
+
+
+async def look(
+    client: Client,
+    claim: PersistentVolumeClaim,
+    claims: Cache[PersistentVolumeClaim],
+    volumes: Cache[PersistentVolume],
+) -> Source:
+    wanted = sources.wanted(claim)
+    if wanted is None or not wanted.is_known:
+        return Source()
+    if wanted.kind == CLAIM:
+        origin = claims.get(wanted.name, wanted.namespace)
+        named = origin.spec.volume_name if origin is not None else ""
+        return Source(claim=origin, volume=volumes.get(named) if named else None)
+    snapshot = await client.find(VolumeSnapshot, wanted.name, wanted.namespace)
+    bound = snapshot.status.bound_volume_snapshot_content_name if snapshot and snapshot.status else ""
+    content = await client.find(VolumeSnapshotContent, bound) if bound else None
+    return Source(snapshot=snapshot, content=content)
+
+
+async def protect(client: Client, content: Content, source: Source) -> None:
+    """Raises Refused where the source is going already."""
+    held = source.snapshot if content.snapshot else source.claim
+    finalizer = RESTORING if content.snapshot else CLONING
+    if held is None or finalizer in held.metadata.finalizers:
+        return
+    try:
+        await client.patch(
+            type(held),
+            held.name,
+            held.namespace,
+            merge={"metadata": {"finalizers": [*held.metadata.finalizers, finalizer]}},
+            uid=held.uid,
+            revision=held.metadata.resource_version,
+        )
+    except Forbidden as error:
+        if not content.snapshot:
+            raise Refused(f"the claim {held.key} cannot be held while it is cloned: {error}") from error
+        # Rules for provisioners from before this finalizer: then the snapshot is not held, as it never was.
+        log.warning("snapshot %s is not protected while it is restored: %s", held.key, error)
+    except APIError as error:
+        raise Refused(f"the source {held.key} cannot be held while it is copied: {error}") from error
+
+
+class Guard(Controller[str]):
+    """Lets go of sources; its keys are those of `sources.Reference`."""
+
+    name = "csi-provisioner-sources"
+
+    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+        self.workers = max(1, settings.cloning_protection_threads)
+        super().__init__(client, events=events)
+        self.restores = "CREATE_DELETE_SNAPSHOT" in driver.controller
+        self.sweep = settings.snapshot_orphan_sweep_interval if self.restores else 0.0
+
+    def setup(self) -> None:
+        self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
+        self.waiting = self.claims.index("source", sources.keys_of)
+
+    def _claim_changed(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> Iterator[str]:
+        if new is not None and new.is_deleting and CLONING in new.metadata.finalizers:
+            yield f"{CLAIM}/{new.key}"
+        before = sources.keys_of(old) if old is not None else []
+        after = sources.keys_of(new) if new is not None else []
+        if old is None and new is not None and not after:
+            wanted = sources.wanted(new)
+            after = [wanted.key] if wanted is not None else []  # it may have ended while we were away
+            yield from after
+        yield from (key for key in before if key not in after)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            sweeping = group.create_task(self._sweep()) if self.sweep else None
+            try:
+                await super().run()
+            finally:
+                if sweeping is not None:
+                    sweeping.cancel()
+
+    async def reconcile(self, key: str) -> None:
+        kind, namespace, name = key.split("/", 2)
+        if waiting := [claim.name for claim in self.waiting[key]]:
+            return self.queue.later(key, UNTIL_CHANGED, f"{', '.join(sorted(waiting))} still copies from it")
+        if kind == CLAIM:
+            claim = self.claims.get(name, namespace)
+            if claim is not None and claim.is_deleting:
+                await self._let_go(claim, CLONING)
+        elif kind == SNAPSHOT and self.restores:
+            snapshot = await self.client.find(VolumeSnapshot, name, namespace)
+            if snapshot is not None:
+                await self._let_go(snapshot, RESTORING)
+
+    async def _let_go(self, held: PersistentVolumeClaim | VolumeSnapshot, finalizer: str) -> None:
+        if finalizer not in held.metadata.finalizers:
+            return
+        left = [f for f in held.metadata.finalizers if f != finalizer]
+        await self.client.patch(
+            type(held),
+            held.name,
+            held.namespace,
+            merge={"metadata": {"finalizers": left or None}},
+            uid=held.uid,
+            revision=held.metadata.resource_version,
+            missing_ok=True,
+        )
+
+    async def _sweep(self) -> None:
+        """Snapshots that were held for claims which ended while nobody was here to see it."""
+        await self.client.cache(PersistentVolumeClaim).synced()
+        while True:
+            try:
+                for snapshot in await self.client.list(VolumeSnapshot):
+                    if RESTORING in snapshot.metadata.finalizers:
+                        self.queue.add(f"{SNAPSHOT}/{snapshot.key}")
+            except APIError as error:
+                log.debug("snapshots cannot be looked through: %s", error)
+            await asyncio.sleep(self.sweep)

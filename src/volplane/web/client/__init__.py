@@ -120,13 +120,16 @@ class Http:
     async def close(self) -> None:
         self._closed = True
         self._idle.clear()
-        last = list(self._open)
-        for connection in last:
+        for connection in self._open:
             self._drop(connection)
-        if last:
-            await asyncio.wait([connection.gone for connection in last], timeout=GOODBYE)
-        for connection in last:
+        await self._ended()
+        for connection in self._open:
             connection.abort()
+        await self._ended()
+
+    async def _ended(self) -> None:
+        if self._open:
+            await asyncio.wait([connection.gone for connection in self._open], timeout=GOODBYE)
 
     def __repr__(self) -> str:
         return self._name
@@ -168,6 +171,8 @@ class Http:
         except OSError as error:
             raise HttpError(f"cannot connect to {self._name}: {error.strerror or error}") from error
         self._open.add(connection)
+        # Not before: one that is closed may still have much to send.
+        connection.gone.add_done_callback(lambda _: self._open.discard(connection))
         return connection
 
     def _give(self, connection: Connection) -> None:
@@ -178,5 +183,4 @@ class Http:
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
-        self._open.discard(connection)
         connection.close()

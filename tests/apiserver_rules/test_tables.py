@@ -184,7 +184,97 @@ GOLDEN: dict[str, tuple[Any, str, list[Any]]] = {
         "Name Ready Age Containers* Images*",
         ["x", "1/2", AGE, "c,d", "i:1,j"],
     ),
-    "endpoints": ({}, "Name Created_At", ["x", "2026-01-02T03:00:45Z"]),
+    "limitranges": ({}, "Name Created_At", ["x", "2026-01-02T03:00:45Z"]),
+    "endpoints": (
+        {
+            "subsets": [
+                {
+                    "addresses": [
+                        {"ip": "10.0.0.1"},
+                        {"ip": "10.0.0.2"},
+                        {"ip": "fd00::1"},
+                        {"ip": "10.0.0.4"},
+                    ],
+                    "ports": [{"port": 80}],
+                }
+            ]
+        },
+        "Name Endpoints Age",
+        ["x", "10.0.0.1:80,10.0.0.2:80,[fd00::1]:80 + 1 more...", AGE],
+    ),
+    "endpointslices.discovery.k8s.io": (
+        {
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}],
+            "ports": [{"port": 80}, {"name": "web"}, {}],
+        },
+        "Name AddressType Ports Endpoints Age",
+        ["x", "IPv4", "80,web,*", "10.0.0.1,10.0.0.2", AGE],
+    ),
+    "resourcequotas": (
+        {"status": {"hard": {"pods": "5", "limits.cpu": "2", "cpu": "1"}, "used": {"pods": "1"}}},
+        "Name Request Limit Age",
+        ["x", "cpu: 0/1, pods: 1/5", "limits.cpu: 0/2", AGE],
+    ),
+    "podtemplates": (
+        {
+            "template": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {"containers": [{"name": "c", "image": "i:1"}]},
+            }
+        },
+        "Name Containers Images Pod_Labels",
+        ["x", "c", "i:1", "a=b"],
+    ),
+    "replicationcontrollers": (
+        {
+            "spec": {
+                "replicas": 3,
+                "selector": {"a": "b"},
+                "template": {"spec": {"containers": [{"name": "c", "image": "i:1"}]}},
+            },
+            "status": {"replicas": 2, "readyReplicas": 1},
+        },
+        "Name Desired Current Ready Age Containers* Images* Selector*",
+        ["x", 3, 2, 1, AGE, "c", "i:1", "a=b"],
+    ),
+    "controllerrevisions.apps": (
+        {"revision": 4},
+        "Name Controller Revision Age",
+        ["x", "<none>", 4, AGE],
+    ),
+    "certificatesigningrequests.certificates.k8s.io": (
+        {
+            "spec": {"signerName": "example.com/s", "username": "me", "expirationSeconds": 3600},
+            "status": {"conditions": [{"type": "Approved", "status": "True"}], "certificate": "YQ=="},
+        },
+        "Name Age SignerName Requestor RequestedDuration Condition",
+        ["x", AGE, "example.com/s", "me", "60m", "Approved,Issued"],
+    ),
+    "componentstatuses": (
+        {"conditions": [{"type": "Healthy", "status": "True", "message": "ok"}]},
+        "Name Status Message Error",
+        ["x", "Healthy", "ok", ""],
+    ),
+    "resourceclaims.resource.k8s.io": ({}, "Name State Age", ["x", "pending", AGE]),
+    "resourceslices.resource.k8s.io": (
+        {"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p"}}},
+        "Name Node Driver Pool Age",
+        ["x", "n", "d", "p", AGE],
+    ),
+    "deviceclasses.resource.k8s.io": ({}, "Name Age", ["x", AGE]),
+    "events.events.k8s.io": (
+        {
+            "regarding": {"kind": "Pod", "name": "p"},
+            "reason": "R",
+            "note": "text",
+            "type": "Normal",
+            "eventTime": "2026-01-02T03:00:45.000000Z",
+            "reportingController": "c",
+        },
+        "Last_Seen Type Reason Object Subobject* Source* Message First_Seen* Count* Name*",
+        [AGE, "Normal", "R", "pod/p", "", "c", "text", AGE, 1, "x"],
+    ),
 }
 
 

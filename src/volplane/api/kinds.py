@@ -130,6 +130,7 @@ def _in(group: str, type: type[Resource], plural: str, *short: str, **more: obje
     return Kind(type, group, "v1", type.__name__, plural, short=short, **more)  # type: ignore[arg-type]
 
 
+_NONE = ("delete", "deletecollection", "get", "list", "watch")  # of what there is none, and will be none
 _STORAGE = "storage.k8s.io"
 _RBAC = "rbac.authorization.k8s.io"
 _WORKLOAD = (SCALE, STATUS)
@@ -170,6 +171,8 @@ ALL: tuple[Kind, ...] = (
         categories=ALL_CATEGORY,
         subresources=_WORKLOAD,
     ),
+    _core(core.ComponentStatus, "componentstatuses", "cs", namespaced=False, verbs=("get", "list")),
+    _core(core.Binding, "bindings", verbs=CREATE),
     _in("apps", apps.Deployment, "deployments", "deploy", categories=ALL_CATEGORY, subresources=_WORKLOAD),
     _in("apps", apps.ReplicaSet, "replicasets", "rs", categories=ALL_CATEGORY, subresources=_WORKLOAD),
     _in("apps", apps.StatefulSet, "statefulsets", "sts", categories=ALL_CATEGORY, subresources=_WORKLOAD),
@@ -236,10 +239,11 @@ ALL: tuple[Kind, ...] = (
     _in("scheduling.k8s.io", scheduling.PriorityClass, "priorityclasses", "pc", namespaced=False),
     _in("node.k8s.io", noderuntime.RuntimeClass, "runtimeclasses", namespaced=False),
     _in("discovery.k8s.io", discovery.EndpointSlice, "endpointslices"),
-    _in("resource.k8s.io", resource.ResourceClaim, "resourceclaims", subresources=(STATUS,)),
-    _in("resource.k8s.io", resource.ResourceClaimTemplate, "resourceclaimtemplates"),
-    _in("resource.k8s.io", resource.ResourceSlice, "resourceslices", namespaced=False),
-    _in("resource.k8s.io", resource.DeviceClass, "deviceclasses", namespaced=False),
+    # Nobody here hands out devices: schedulers and kubelets find none of them, and none can be made.
+    _in("resource.k8s.io", resource.ResourceClaim, "resourceclaims", verbs=_NONE, subresources=(STATUS,)),
+    _in("resource.k8s.io", resource.ResourceClaimTemplate, "resourceclaimtemplates", verbs=_NONE),
+    _in("resource.k8s.io", resource.ResourceSlice, "resourceslices", namespaced=False, verbs=_NONE),
+    _in("resource.k8s.io", resource.DeviceClass, "deviceclasses", namespaced=False, verbs=_NONE),
     _in(
         "apiextensions.k8s.io",
         apiextensions.CustomResourceDefinition,
@@ -254,7 +258,6 @@ ALL: tuple[Kind, ...] = (
 
 # Objects that are posted to subresources and never stored.
 POSTED: tuple[Kind, ...] = (
-    _core(core.Binding, "bindings", verbs=CREATE),
     _in("policy", policy.Eviction, "evictions", verbs=CREATE),
     _in("autoscaling", autoscaling.Scale, "scales", verbs=()),
     _in("authentication.k8s.io", authentication.TokenRequest, "tokenrequests", verbs=CREATE),

@@ -26,7 +26,7 @@ from volplane.api.errors import (
     TooLarge,
     Unavailable,
 )
-from volplane.apiserver import answers, discovery, options, public, reviews
+from volplane.apiserver import answers, components, discovery, options, public, reviews
 from volplane.apiserver.acts import act_of, path_act, verb_of
 from volplane.apiserver.audit import Audit, Seen
 from volplane.apiserver.auth.authenticate import Authenticator
@@ -176,6 +176,8 @@ class App:
             return await self.streams.serve(self.backend, entry, call, request)
         if call.subresource == "scale":
             return await scale.serve(self.backend, entry, call, request)
+        if entry.resource == "componentstatuses":
+            return await components.serve(self.backend, entry, call, request)
         if review := reviews.REVIEWS.get(entry.resource):
             return await reviews.serve(review, self, call, request)
         if post := POSTS.get((entry.resource, call.subresource)):

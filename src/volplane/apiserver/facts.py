@@ -159,9 +159,10 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
         "type": "type",
     },
     "events.events.k8s.io": {
-        **{f"regarding.{f}": f"regarding.{f}" for f in _REFERENCE},
+        # They are read in the form they are stored in, which is v1's.
+        **{f"regarding.{f}": f"involvedObject.{f}" for f in _REFERENCE},
         "reason": "reason",
-        "reportingController": "reportingController",
+        "reportingController": "reportingComponent",
         "type": "type",
     },
     "nodes": {"spec.unschedulable": "spec.unschedulable"},

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from volplane.api.errors import NotFound
 from volplane.base import metrics, trace
 from volplane.web import Request, Response
 
@@ -26,6 +27,8 @@ VERSION = {
 _TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
 _JSON = [("Content-Type", "application/json"), ("Cache-Control", "no-cache, private")]
 _HEALTH = ("healthz", "livez", "readyz")
+CHECKS = ("ping", "log", "etcd")  # by the names that monitoring asks for; etcd is the store, whatever it is
+_ALWAYS_WELL = frozenset({"ping", "log"})  # of whoever answers at all
 
 
 def is_health(path: str) -> bool:
@@ -33,14 +36,32 @@ def is_health(path: str) -> bool:
 
 
 def health(request: Request, *, ready: bool) -> Response:
-    """`/readyz` is yes only after start-up; `?verbose` names what was checked."""
+    """`/readyz` is yes only after start-up; `?verbose` names what was checked; `/readyz/etcd` is one."""
     top, _, check = request.path.strip("/").partition("/")
     healthy = ready or top == "livez"
-    if "verbose" in request.query.raw and not check:
-        store, verdict = ("[+]store ok", "passed") if healthy else ("[-]store not ready", "failed")
-        body = f"[+]ping ok\n{store}\n{top} check {verdict}\n"
-        return Response(status=200 if healthy else 500, headers=_TEXT, body=body.encode())
+    if check:
+        if check not in CHECKS:
+            raise NotFound.path()
+        healthy = healthy or check in _ALWAYS_WELL
+    elif "verbose" in request.query.raw or not healthy:
+        return Response(status=200 if healthy else 500, headers=_TEXT, body=_checked(request, top, healthy))
     return Response(status=200 if healthy else 500, headers=_TEXT, body=b"ok" if healthy else b"not ready")
+
+
+def _checked(request: Request, top: str, healthy: bool) -> bytes:
+    left_out = request.query.all("exclude")
+    lines = []
+    for check in CHECKS:
+        if check in left_out:
+            lines.append(f"[+]{check} excluded: ok")
+        else:
+            well = healthy or check in _ALWAYS_WELL
+            lines.append(f"[+]{check} ok" if well else f"[-]{check} failed: reason withheld")
+    if unknown := [name for name in left_out if name not in CHECKS]:
+        quoted = ", ".join(f'"{name}"' for name in unknown)
+        lines.append(f"warn: some health checks cannot be excluded: no matches for {quoted}")
+    lines.append(f"{top} check {'passed' if healthy else 'failed'}")
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def told(document: Mapping[str, Any], media_type: str) -> Response:

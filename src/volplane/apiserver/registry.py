@@ -37,7 +37,7 @@ class Entry:
         self.facts = strategy.facts
         self.shape: Shape[Any] = strategy.shape
         self.resource = kind.resource
-        self.prefix = f"/registry/{kind.resource}/"
+        self.prefix = f"/registry/{strategy.stored_as or kind.resource}/"
         self.glance = strategy.glance()
         self.feed = Feed(self.shape, self.glance)
         self.list_head = f'{{"kind":"{kind.list_kind}","apiVersion":"{kind.api_version}","metadata":'.encode()

@@ -8,15 +8,6 @@ from __future__ import annotations
 
 from volplane.api import kinds
 
-_NOT_YET = frozenset(
-    {
-        "certificatesigningrequests",
-        "limitranges",
-        "podtemplates",
-        "replicationcontrollers",
-        "resourcequotas",
-    }
-)
-_GROUPS_NOT_YET = frozenset({"events.k8s.io", "resource.k8s.io"})
+_NOT_YET = frozenset({"certificatesigningrequests"})
 
-SERVED = tuple(k for k in kinds.ALL if k.plural not in _NOT_YET and k.group not in _GROUPS_NOT_YET)
+SERVED = tuple(k for k in kinds.ALL if k.plural not in _NOT_YET)

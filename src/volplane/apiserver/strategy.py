@@ -89,6 +89,8 @@ class Scaling(Protocol):
 class Strategy(Generic[O]):
     """The behaviour of a kind without rules of its own."""
 
+    stored_as = ""  # the resource among whose objects these lie, if they are another's under other names
+
     # Of a custom kind:
     schema: Mapping[str, Any] | None = None  # its structural schema
     printer: Printer | None = None  # what it shows of itself in tables

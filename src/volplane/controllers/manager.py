@@ -62,6 +62,9 @@ CONTROLLERS: Mapping[str, Entry] = {
     "ephemeral-volume-controller": Entry("volplane.controllers.ephemeral.controller:EphemeralVolumes"),
     "deployment-controller": Entry("volplane.controllers.deployment.controller:Deployments"),
     "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),
+    "replicationcontroller-controller": Entry(
+        "volplane.controllers.replicaset.controller:ReplicationControllers"
+    ),
     "daemonset-controller": Entry("volplane.controllers.daemonset.controller:DaemonSets"),
     "statefulset-controller": Entry("volplane.controllers.statefulset.controller:StatefulSets"),
     "job-controller": Entry("volplane.controllers.job.controller:Jobs"),

@@ -1,4 +1,4 @@
-"""Contract api-server 0: each breaks a real client when missing. Those with cases elsewhere are named there."""
+"""Contract api-server 0: each breaks a real client when missing."""
 
 from __future__ import annotations
 
@@ -84,7 +84,11 @@ async def test_7_old_watches_get_an_event_and_old_lists_a_410(served: Any) -> No
         await api.store.compact(api.store.revision)
         async with api.watch(f"{path}?resourceVersion=1") as watch:
             event = await watch.next()
-        assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
+        assert (event["type"], event["object"]["code"], event["object"]["reason"]) == (
+            "ERROR",
+            410,
+            "Expired",
+        )
         late = await api.get(f"{path}?limit=1&continue={token}")
         assert (late.status, late.json["reason"]) == (410, "Expired")
 

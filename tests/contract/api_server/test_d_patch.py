@@ -238,7 +238,9 @@ async def test_strategic_directives(shared: Any) -> None:
             return found
 
         # A volume's source is one of many: another takes its place.
-        assert await patched([{"name": "v", "hostPath": {"path": "/a"}, "$retainKeys": ["name", "hostPath"]}]) == [
+        assert await patched(
+            [{"name": "v", "hostPath": {"path": "/a"}, "$retainKeys": ["name", "hostPath"]}]
+        ) == [
             {"name": "v", "hostPath": {"path": "/a", "type": ""}},
             {"name": "w", "emptyDir": {}},
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -115,7 +116,9 @@ async def test_list_rv_1000_ahead_is_504_with_its_cause(shared: Any) -> None:
         current = int((await api.get(api.at("pods"))).json["metadata"]["resourceVersion"])
         ahead = await api.get(f"{api.at('pods')}?resourceVersion={current + 1000}")
         assert (ahead.status, ahead.json["reason"]) == (504, "Timeout")
-        assert ahead.json["message"].startswith(f"Timeout: Too large resource version: {current + 1000}, current: ")
+        assert ahead.json["message"].startswith(
+            f"Timeout: Too large resource version: {current + 1000}, current: "
+        )
         assert ahead.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
         assert ahead.json["details"]["retryAfterSeconds"] == 1
         assert ahead.headers.get("retry-after") == "1"
@@ -196,8 +199,6 @@ async def test_unknown_field_selectors_are_refused_in_the_kinds_words(shared: An
     ],
 )
 async def test_label_selectors(shared: Any, selector: str, names: str) -> None:
-    from urllib.parse import quote
-
     async with shared() as api:
         for name, labels in (("x", {"a": "1"}), ("y", {"a": "2"}), ("z", {})):
             await make(api, api.at("configmaps"), {"metadata": {"name": name, "labels": labels}})

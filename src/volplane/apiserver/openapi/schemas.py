@@ -15,6 +15,7 @@ from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, ListMeta, ObjectMeta, Resource, Status
 from volplane.api.object import Field, Object, schema
 from volplane.apiserver.decode.numbers import width
+from volplane.apiserver.openapi import descriptions
 from volplane.apiserver.openapi.required import LESS, MORE
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
@@ -120,9 +121,12 @@ _WITH_TYPE_META = (DeleteOptions, Status)
 @cache
 def definition(of: type[Object]) -> dict[str, Any]:
     made: dict[str, Any] = {"type": "object"}
+    if text := descriptions.of_type(_row(of)):
+        made["description"] = text
     top = issubclass(of, Resource) or of in _WITH_TYPE_META
     properties = {name: _property(field, of.__name__) for name, field in schema(of).items()}
-    made["properties"] = dict(sorted({**(_TYPE_META if top else {}), **properties}.items()))
+    together = sorted({**(_TYPE_META if top else {}), **properties}.items())
+    made["properties"] = {name: _described(_row(of), name, body) for name, body in together}
     if needed := required(of):
         made["required"] = needed
     if getattr(of, "atomic", False):
@@ -135,8 +139,18 @@ def definition(of: type[Object]) -> dict[str, Any]:
     return made
 
 
+def _row(of: type[Object]) -> str:
+    """A type by its group's short name, as the tables beside this file call it."""
+    return f"{package(of).split('.')[-2]}.{of.__name__}"
+
+
+def _described(row: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    text = descriptions.of_field(row, name)
+    return {"description": text, **body} if text else body
+
+
 def required(of: type[Object]) -> list[str]:
-    key = f"{package(of).split('.')[-2]}.{of.__name__}"
+    key = _row(of)
     always = {name for name, field in schema(of).items() if field.always}
     return sorted((always | set(MORE.get(key, ()))) - set(LESS.get(key, ())))
 

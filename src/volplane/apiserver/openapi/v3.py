@@ -39,8 +39,24 @@ def document(served: Iterable[Kind], custom: Custom) -> dict[str, Any]:
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.35.8"},
         "paths": paths,
-        "components": {"schemas": {name: prefixed(body, _PREFIX) for name, body in schemas.items()}},
+        "components": {"schemas": {name: _schema(body) for name, body in schemas.items()}},
     }
+
+
+def _schema(plain: dict[str, Any]) -> dict[str, Any]:
+    """In this version nothing stands beside a reference: what is said about it goes around it."""
+    body: dict[str, Any] = prefixed(plain, _PREFIX)
+    properties = body.get("properties")
+    if not properties:
+        return body
+    return {**body, "properties": {name: _around(value) for name, value in properties.items()}}
+
+
+def _around(value: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in value or "description" not in value:
+        return value
+    rest = {k: v for k, v in value.items() if k != "$ref"}
+    return {**rest, "allOf": [{"$ref": value["$ref"]}]}
 
 
 def prefixed(value: Any, prefix: str) -> Any:

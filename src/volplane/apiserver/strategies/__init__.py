@@ -21,6 +21,7 @@ from volplane.apiserver.strategies.events import EventStrategy
 from volplane.apiserver.strategies.jobs import JobRules
 from volplane.apiserver.strategies.leases import LeaseStrategy
 from volplane.apiserver.strategies.namespaces import NamespaceStrategy
+from volplane.apiserver.strategies.newevents import NewEventStrategy
 from volplane.apiserver.strategies.nodes import NodeStrategy
 from volplane.apiserver.strategies.pods import PodStrategy
 from volplane.apiserver.strategies.priorities import PriorityClassStrategy, RuntimeClassStrategy
@@ -36,7 +37,9 @@ from volplane.apiserver.strategies.volumes import VolumeStrategy
 from volplane.apiserver.strategies.workloads import (
     DaemonSetRules,
     DeploymentRules,
+    PodTemplateRules,
     ReplicaSetRules,
+    ReplicationControllerRules,
 )
 from volplane.apiserver.strategy import AnyStrategy, Strategy
 
@@ -48,6 +51,7 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "namespaces": NamespaceStrategy,
     "nodes": NodeStrategy,
     "events": EventStrategy,
+    "events.events.k8s.io": NewEventStrategy,
     "secrets": SecretStrategy,
     "configmaps": ConfigMapStrategy,
     "storageclasses.storage.k8s.io": StorageClassStrategy,
@@ -62,6 +66,8 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "runtimeclasses.node.k8s.io": RuntimeClassStrategy,
     "deployments.apps": DeploymentRules,
     "replicasets.apps": ReplicaSetRules,
+    "replicationcontrollers": ReplicationControllerRules,
+    "podtemplates": PodTemplateRules,
     "daemonsets.apps": DaemonSetRules,
     "statefulsets.apps": StatefulSetRules,
     "roles.rbac.authorization.k8s.io": RoleStrategy,

@@ -17,10 +17,15 @@ MESSAGE_LENGTH = 1024
 
 class EventStrategy(Strategy[Event]):
     def validate_create(self, call: Call, obj: Event) -> list[Cause]:
-        return _place(obj) + (_new_style(obj) if obj.event_time else [])
+        return wrong(obj, "reportingComponent")
 
     def validate_update(self, call: Call, old: Event, new: Event) -> list[Cause]:
-        return self.validate_create(call, new)
+        return wrong(new, "reportingComponent")
+
+
+def wrong(event: Event, reporter: str) -> list[Cause]:
+    """What every event is held to; `reporter` is what this version calls the one who reports."""
+    return _place(event) + (_new_style(event, reporter) if event.event_time else [])
 
 
 def _place(event: Event) -> list[Cause]:
@@ -33,16 +38,15 @@ def _place(event: Event) -> list[Cause]:
     return [] if fits else [invalid("involvedObject.namespace", subject, "does not match event.namespace")]
 
 
-def _new_style(event: Event) -> list[Cause]:
-    path = "reportingComponent"
-    wrong = [] if event.reporting_component else [required(path)]
-    wrong += checks.qualified(path, event.reporting_component)
+def _new_style(event: Event, reporter: str) -> list[Cause]:
+    found = [] if event.reporting_component else [required(reporter)]
+    found += checks.qualified(reporter, event.reporting_component)
     for attribute, name, limit in _LIMITS:
         value = getattr(event, attribute)
         if not value:
-            wrong.append(required(name))
+            found.append(required(name))
         elif len(value) > limit:
-            wrong.append(invalid(name, "", f"can have at most {limit} characters"))
+            found.append(invalid(name, "", f"can have at most {limit} characters"))
     if len(event.message) > MESSAGE_LENGTH:
-        wrong.append(invalid("message", "", f"can have at most {MESSAGE_LENGTH} characters"))
-    return wrong
+        found.append(invalid("message", "", f"can have at most {MESSAGE_LENGTH} characters"))
+    return found

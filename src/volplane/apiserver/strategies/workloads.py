@@ -14,7 +14,7 @@ from volplane.api.apps import (
     RollingUpdateDaemonSet,
     RollingUpdateDeployment,
 )
-from volplane.api.core import PodTemplateSpec
+from volplane.api.core import PodTemplate, PodTemplateSpec, ReplicationController
 from volplane.api.errors import Cause, forbidden, invalid, not_supported, required
 from volplane.api.meta import LabelSelector
 from volplane.api.selectors import BadSelector, Labels
@@ -87,6 +87,52 @@ class ReplicaSetRules(Strategy[ReplicaSet]):
     def validate_status(self, call: Call, old: ReplicaSet, new: ReplicaSet) -> list[Cause]:
         names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
         return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
+
+
+class ReplicationControllerRules(Strategy[ReplicationController]):
+    """The oldest of them: its selector may be left out, and may change."""
+
+    def defaults(self, obj: ReplicationController) -> ReplicationController:
+        made = filled(obj.spec, replicas=1)
+        template = made.template
+        if template is not None:
+            template = defaults.template(template)
+            labels = template.metadata.labels
+            made = changed(made, template=template, selector=made.selector or labels)
+            obj = changed(obj, metadata=filled(obj.metadata, labels=labels))
+        return changed(obj, spec=made)
+
+    def validate_create(self, call: Call, obj: ReplicationController) -> list[Cause]:
+        given = obj.spec
+        wrong = [] if given.selector else [required("spec.selector")]
+        wrong += checks.not_negative("spec.replicas", given.replicas or 0)
+        wrong += checks.not_negative("spec.minReadySeconds", given.min_ready_seconds)
+        if given.template is None:
+            return [*wrong, required("spec.template")]
+        selector = LabelSelector(match_labels=given.selector) if given.selector else None
+        return wrong + wrong_template("ReplicationController", given.template, selector)
+
+    def validate_update(
+        self, call: Call, old: ReplicationController, new: ReplicationController
+    ) -> list[Cause]:
+        return self.validate_create(call, new)
+
+    def validate_status(
+        self, call: Call, old: ReplicationController, new: ReplicationController
+    ) -> list[Cause]:
+        names = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+        return _counts(new.status, ("fully_labeled_replicas", "ready_replicas", "available_replicas"), names)
+
+
+class PodTemplateRules(Strategy[PodTemplate]):
+    def defaults(self, obj: PodTemplate) -> PodTemplate:
+        return changed(obj, template=defaults.template(obj.template))
+
+    def validate_create(self, call: Call, obj: PodTemplate) -> list[Cause]:
+        return spec.template("template", obj.template)
+
+    def validate_update(self, call: Call, old: PodTemplate, new: PodTemplate) -> list[Cause]:
+        return self.validate_create(call, new)
 
 
 class DaemonSetRules(Strategy[DaemonSet]):

@@ -15,7 +15,7 @@ from volplane.api.policy import Eviction
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
-from volplane.apiserver.subresources.binding import bind
+from volplane.apiserver.subresources.binding import bind, bind_named
 from volplane.apiserver.subresources.eviction import evict
 from volplane.apiserver.subresources.token import request_token
 
@@ -29,6 +29,7 @@ class Post(NamedTuple):
 
 POSTS: Mapping[tuple[str, str], Post] = {
     ("pods", "binding"): Post(Binding, bind),
+    ("bindings", ""): Post(Binding, bind_named),
     ("pods", "eviction"): Post(Eviction, evict),
     ("serviceaccounts", "token"): Post(TokenRequest, request_token),
 }

@@ -34,6 +34,15 @@ async def bind(backend: Backend, entry: Entry, call: Call, binding: Binding) -> 
     await modify(backend, entry, call, assigned, AS_IT_IS)
 
 
+async def bind_named(backend: Backend, entry: Entry, call: Call, binding: Binding) -> None:
+    """The older path: a binding of the namespace, which names its pod."""
+    pods = backend.registry.of(Pod)
+    name = binding.metadata.name
+    await bind(
+        backend, pods, structs.replace(call, kind=pods.kind, name=name, subresource="binding"), binding
+    )
+
+
 def _check(entry: Entry, name: str, binding: Binding) -> None:
     causes = []
     if binding.target.kind not in ("", "Node"):

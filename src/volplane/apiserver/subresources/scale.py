@@ -9,7 +9,7 @@ from msgspec import structs
 from volplane.api import codec, kinds
 from volplane.api.autoscaling import Scale, ScaleSpec, ScaleStatus
 from volplane.api.errors import Invalid, NotFound, invalid
-from volplane.api.meta import ObjectMeta
+from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.api.selectors import Labels
 from volplane.apiserver import answers, decode, options
 from volplane.apiserver import patch as patches
@@ -65,10 +65,15 @@ def scale_of(workload: Any) -> Scale:
             creation_timestamp=meta.creation_timestamp,
         ),
         spec=ScaleSpec(replicas=workload.spec.replicas or 0),
-        status=ScaleStatus(
-            replicas=workload.status.replicas, selector=str(Labels.of(workload.spec.selector))
-        ),
+        status=ScaleStatus(replicas=workload.status.replicas, selector=str(_selector(workload))),
     )
+
+
+def _selector(workload: Any) -> Labels:
+    selector = workload.spec.selector
+    if not isinstance(selector, LabelSelector):  # a ReplicationController's are bare labels
+        selector = LabelSelector(match_labels=selector or {})
+    return Labels.of(selector)
 
 
 def _change(entry: Entry, call: Call, request: Request) -> Any:

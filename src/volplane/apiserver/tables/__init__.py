@@ -16,12 +16,13 @@ from msgspec import Raw
 from volplane.api import codec
 from volplane.api.errors import BadRequest
 from volplane.api.kinds import Kind
-from volplane.apiserver.tables import cluster, pods, roles, storage, workloads
+from volplane.apiserver.tables import cluster, more, pods, roles, storage, workloads
 from volplane.apiserver.tables.columns import Printer, columns
 from volplane.base import clock
 
 _PRINTERS: Mapping[str, Printer] = {
     **cluster.PRINTERS,
+    **more.PRINTERS,
     **pods.PRINTERS,
     **roles.PRINTERS,
     **storage.PRINTERS,

@@ -16,6 +16,7 @@ from volplane.api.core import (
     Node,
     PersistentVolumeClaim,
     Pod,
+    ReplicationController,
     Secret,
     Service,
     ServiceAccount,
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 FOLLOWED: tuple[type[Resource], ...] = (
     Deployment, ReplicaSet, DaemonSet, StatefulSet, Job, CronJob, ControllerRevision, Pod,
     PersistentVolumeClaim, Node, CSINode, CSIStorageCapacity, ConfigMap, Secret, Service, ServiceAccount,
-    Endpoints,
+    Endpoints, ReplicationController,
 )  # fmt: skip
 
 Key = tuple[type[Resource], str]  # a kind and `namespace/name`

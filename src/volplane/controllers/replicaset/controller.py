@@ -1,24 +1,25 @@
-"""Keeps the pods of each ReplicaSet."""
+"""Keeps the pods of each ReplicaSet; and those of its elder, the ReplicationController, in the same way."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 from volplane.api import codec
 from volplane.api.apps import ReplicaSet
-from volplane.api.core import Pod
-from volplane.controllers.replicaset.plan import Create, Delete, Report, plan
+from volplane.api.core import Pod, ReplicationController
+from volplane.controllers.replicaset.plan import Create, Delete, Report, Wanted, plan, template_of
 from volplane.loops.controller import Controller
 from volplane.rules.workloads import controller_uids, owner_keys, pod_of
 
 
 class ReplicaSets(Controller[str]):
     name = "replicaset-controller"
+    kind: ClassVar[type[Wanted]] = ReplicaSet
 
     def setup(self) -> None:
-        self.sets = self.watch(ReplicaSet, lambda old, new: [new.key] if new else [])
-        self.pods = self.watch(Pod, lambda *pods: owner_keys("ReplicaSet", *pods))
+        self.sets = self.watch(self.kind, lambda old, new: [new.key] if new else [])
+        self.pods = self.watch(Pod, lambda *pods: owner_keys(self.kind.__name__, *pods))
         self.owned = self.pods.index("controller", controller_uids)
 
     async def reconcile(self, key: str) -> None:
@@ -37,15 +38,20 @@ class ReplicaSets(Controller[str]):
                         patch = {"status": codec.exactly(status)}
                         where = (wanted.name, wanted.namespace)
                         await self.client.patch(
-                            ReplicaSet, *where, merge=patch, subresource="status", missing_ok=True
+                            self.kind, *where, merge=patch, subresource="status", missing_ok=True
                         )
                     case _:
                         assert_never(step)
 
-    async def _create(self, wanted: ReplicaSet) -> None:
-        pod = await self.client.create(pod_of(wanted.spec.template, wanted))
+    async def _create(self, wanted: Wanted) -> None:
+        pod = await self.client.create(pod_of(template_of(wanted), wanted))
         self.events.event(wanted, "Normal", "SuccessfulCreate", f"Created pod: {pod.name}")
 
-    async def _delete(self, wanted: ReplicaSet, pod: Pod) -> None:
+    async def _delete(self, wanted: Wanted, pod: Pod) -> None:
         await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, missing_ok=True)
         self.events.event(wanted, "Normal", "SuccessfulDelete", f"Deleted pod: {pod.name}")
+
+
+class ReplicationControllers(ReplicaSets):
+    name = "replicationcontroller-controller"
+    kind = ReplicationController

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.api.apps import ReplicaSet, ReplicaSetStatus
-from volplane.api.core import Pod
+from volplane.api.core import Pod, PodTemplateSpec, ReplicationController, ReplicationControllerStatus
 from volplane.rules.workloads import first_to_go, is_active, is_ready
 
 BURST = 500  # upstream's limit on pods made or deleted in one pass
+
+
+Wanted = ReplicaSet | ReplicationController  # the older one differs in its selector, and in nothing here
+Status = ReplicaSetStatus | ReplicationControllerStatus
 
 
 class Create(Struct, frozen=True):
@@ -22,10 +26,10 @@ class Delete(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    status: ReplicaSetStatus
+    status: Status
 
 
-def plan(wanted: ReplicaSet, pods: Sequence[Pod]) -> Iterator[Create | Delete | Report]:
+def plan(wanted: Wanted, pods: Sequence[Pod]) -> Iterator[Create | Delete | Report]:
     """Steps for a set and the pods it controls."""
     active = [p for p in pods if is_active(p)]
     missing = desired(wanted) - len(active)
@@ -39,18 +43,22 @@ def plan(wanted: ReplicaSet, pods: Sequence[Pod]) -> Iterator[Create | Delete | 
         yield Report(status)
 
 
-def desired(wanted: ReplicaSet) -> int:
+def desired(wanted: Wanted) -> int:
     return 1 if wanted.spec.replicas is None else wanted.spec.replicas
 
 
-def observed(wanted: ReplicaSet, active: Sequence[Pod]) -> ReplicaSetStatus:
+def template_of(wanted: Wanted) -> PodTemplateSpec:
+    return wanted.spec.template or PodTemplateSpec()
+
+
+def observed(wanted: Wanted, active: Sequence[Pod]) -> Status:
     ready = sum(is_ready(p) for p in active)
-    labels = wanted.spec.template.metadata.labels.items()
-    return ReplicaSetStatus(
+    labels = template_of(wanted).metadata.labels.items()
+    return structs.replace(
+        wanted.status,
         replicas=len(active),
         fully_labeled_replicas=sum(labels <= p.metadata.labels.items() for p in active),
         ready_replicas=ready,
         available_replicas=ready,
         observed_generation=wanted.metadata.generation,
-        conditions=wanted.status.conditions,
     )

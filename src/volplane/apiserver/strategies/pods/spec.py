@@ -5,7 +5,8 @@ from __future__ import annotations
 from volplane.api.core import Affinity, NodeAffinity, PodSecurityContext, PodSpec, PodTemplateSpec, Toleration
 from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required
 from volplane.apiserver.strategies import checks
-from volplane.apiserver.strategies.pods.containers import common, containers, init_containers
+from volplane.apiserver.strategies.pods.containers import containers, init_containers
+from volplane.apiserver.strategies.pods.ephemeral import ephemeral_containers
 from volplane.apiserver.strategies.pods.volumes import volumes
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -21,8 +22,7 @@ def pod_spec(path: str, spec: PodSpec, *, pod: str = "", is_pod: bool = True) ->
         wrong.append(required(f"{path}.terminationGracePeriodSeconds"))
     wrong += containers(f"{path}.containers", spec.containers, usable)
     wrong += init_containers(f"{path}.initContainers", spec.init_containers, spec.containers, usable)
-    for at, extra in enumerate(spec.ephemeral_containers):
-        wrong += common(f"{path}.ephemeralContainers[{at}]", extra, usable)
+    wrong += ephemeral_containers(f"{path}.ephemeralContainers", spec, usable)
     if spec.host_network:
         wrong += _host_network(path, spec, is_pod)
     wrong += checks.one_of(f"{path}.restartPolicy", spec.restart_policy, RESTART_POLICIES)

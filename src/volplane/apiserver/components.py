@@ -1,0 +1,43 @@
+"""componentstatuses: an old way to ask how the cluster is, which kubectl still knows.
+
+Of what it once listed, the store is the one part this server knows first hand; everything else tells by
+itself (`/readyz` of each role, leases, conditions of nodes).
+"""
+
+from __future__ import annotations
+
+from volplane.api import codec
+from volplane.api.core import ComponentCondition, ComponentStatus
+from volplane.api.errors import NotFound
+from volplane.api.meta import ObjectMeta
+from volplane.apiserver import answers, options
+from volplane.apiserver.backend import Backend
+from volplane.apiserver.negotiation import negotiate
+from volplane.apiserver.registry import Entry
+from volplane.apiserver.strategy import Call
+from volplane.apiserver.verbs.list import Listed
+from volplane.store import Record
+from volplane.web import Request, Response
+
+STORE = "etcd-0"  # what clients look for, whatever keeps the state
+DEPRECATED = "v1 ComponentStatus is deprecated in v1.19+"
+
+
+async def serve(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
+    call.warnings.append(DEPRECATED)
+    wanted, include = negotiate(request.headers.get("accept")), options.include_object(request.query)
+    record = _store(backend, entry)
+    if not call.name:
+        asked = options.list_options(request.query, entry.facts)
+        found = [record] if asked.selection.matches(entry.glance.read(record.value)) else []
+        return answers.listed(entry, Listed(found, backend.store.revision), wanted, include)
+    if call.name != STORE:
+        raise NotFound.of(entry.kind, call.name)
+    return answers.record(entry, record, wanted, include)
+
+
+def _store(backend: Backend, entry: Entry) -> Record:
+    """It answers, or nobody would be here: every request has read its namespace or its roles from it."""
+    healthy = ComponentCondition(type="Healthy", status="True", message="ok")
+    status = ComponentStatus(metadata=ObjectMeta(name=STORE), conditions=(healthy,))
+    return Record(key=entry.key("", STORE), value=codec.stored(status), revision=0, created=0)

@@ -1,0 +1,65 @@
+"""Ephemeral containers: somebody looks into a running pod. They are no part of what the pod is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from volplane.api.core import EphemeralContainer, PodSpec, Volume
+from volplane.api.errors import Cause, duplicate, forbidden, not_found
+from volplane.apiserver.strategies.pods.containers import common
+
+_NOT_HERE = "cannot be set for an Ephemeral Container"
+_FORBIDDEN = frozenset(
+    {
+        "ports",
+        "resources",
+        "resize_policy",
+        "restart_policy",
+        "restart_policy_rules",
+        "liveness_probe",
+        "readiness_probe",
+        "startup_probe",
+        "lifecycle",
+    }
+)
+_FIELDS = tuple(
+    (field.name, field.encode_name)
+    for field in structs.fields(EphemeralContainer)
+    if field.name in _FORBIDDEN
+)
+_EMPTY = EphemeralContainer()
+
+
+def ephemeral_containers(path: str, spec: PodSpec, volumes: Mapping[str, Volume]) -> list[Cause]:
+    if not spec.ephemeral_containers:
+        return []
+    wrong: list[Cause] = []
+    others = {c.name for c in (*spec.containers, *spec.init_containers)}
+    seen = set(others)
+    for at, container in enumerate(spec.ephemeral_containers):
+        here = f"{path}[{at}]"
+        wrong += common(here, container, volumes)
+        if container.name in seen:
+            wrong.append(duplicate(f"{here}.name", container.name))
+        seen.add(container.name)
+        target = container.target_container_name
+        if target and target not in others:
+            wrong.append(not_found(f"{here}.targetContainerName", target))
+        wrong += _out_of_place(here, container)
+    return wrong
+
+
+def _out_of_place(path: str, container: EphemeralContainer) -> list[Cause]:
+    """It has no life of its own that could be watched over, and changes nothing of what the pod was given."""
+    wrong = [
+        forbidden(f"{path}.{name}", _NOT_HERE)
+        for attribute, name in _FIELDS
+        if getattr(container, attribute) != getattr(_EMPTY, attribute)
+    ]
+    for at, mount in enumerate(container.volume_mounts):
+        for value, name in ((mount.sub_path, "subPath"), (mount.sub_path_expr, "subPathExpr")):
+            if value:
+                wrong.append(forbidden(f"{path}.volumeMounts[{at}].{name}", _NOT_HERE))
+    return wrong

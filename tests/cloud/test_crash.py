@@ -36,7 +36,14 @@ GIVEN = {"Size": "1", "AvailabilityZone": "us-east-1a", "VolumeType": "gp3", "Cl
 TEXT = b"what was written stays written"
 POINTS = [
     f"cloud:{action}:{point}"
-    for action in ("CreateVolume", "AttachVolume", "DetachVolume", "DeleteVolume")
+    for action in (
+        "CreateVolume",
+        "AttachVolume",
+        "CreateSnapshot",
+        "DeleteSnapshot",
+        "DetachVolume",
+        "DeleteVolume",
+    )
     for point in ("asked", "intent", "effect", "result")
 ]
 
@@ -91,6 +98,8 @@ async def story(ec2: Ec2, device: Path, written: list[bool]) -> None:
     else:
         write(device)
         written.append(True)
+    snapshots = await ec2.snapshots() or [await ec2.create_snapshot(volume.id, "", {})]
+    await ec2.delete_snapshot(snapshots[0].id)
     await ec2.detach_volume(volume.id, "i-1")
     await ec2.delete_volume(volume.id)
 
@@ -108,11 +117,14 @@ async def test_the_next_start_finishes_what_a_kill_interrupted(tmp_path: Path, p
         for volume in await ec2.volumes():
             assert volume.state in ("available", "in-use")
             assert all(a.state == "attached" for a in volume.attachments)
+        assert all(s.state == "completed" for s in await ec2.snapshots())
         await story(ec2, device, written)
         assert await ec2.volumes() == []
+        assert await ec2.snapshots() == []
         with pytest.raises(Refused):
             await ec2.volume("vol-00000000")
     assert os.listdir(tmp_path / "disks") == []
+    assert os.listdir(tmp_path / "snapshots") == []
     assert not [f for f in devices.loops().values() if f.startswith(str(tmp_path))]
 
 

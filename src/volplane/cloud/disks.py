@@ -13,16 +13,20 @@ from contextlib import suppress
 from msgspec import Struct
 
 from volplane.cloud.model import GIB, Attachment, Instance
-from volplane.host import DeviceBusy, Host, devices, mounts
+from volplane.host import DeviceBusy, Host, MountEntry, copies, devices, mounts
+from volplane.host.copies import Report
 from volplane.host.devices import DELETED
 
 BY_ID = "disk/by-id"
+# What is never promised to disks: a machine without any space left breaks every disk on it at once.
+RESERVE = 256 << 20
 
 
 class Survey(Struct, frozen=True):
     """What the machine shows."""
 
     files: frozenset[str]  # volume ids
+    snapshots: frozenset[str]
     bound: dict[str, str]  # volume id → loop device
 
 
@@ -35,13 +39,20 @@ class Disks:
     def __init__(self, host: Host, directory: str) -> None:
         self._host = host
         self._directory = os.path.realpath(directory)
+        self._snapshots = os.path.join(os.path.dirname(self._directory), "snapshots")
+        self.shares = False  # whether copies share their blocks
         self._last: dict[str, str] = {}  # where a volume was last seen; believed only after a look
 
     async def prepare(self) -> None:
-        await self._host.call(os.makedirs, self._directory, 0o700, True)
+        for directory in (self._directory, self._snapshots):
+            await self._host.call(os.makedirs, directory, 0o700, True)
+        self.shares = await self._host.call(_can_share, self._directory, self._snapshots)
 
     def file(self, volume: str) -> str:
         return os.path.join(self._directory, f"{volume}.img")
+
+    def snapshot_file(self, snapshot: str) -> str:
+        return os.path.join(self._snapshots, f"{snapshot}.img")
 
     async def create(self, volume: str, size: int) -> None:
         await self._host.call(_create, self.file(volume), size * GIB)
@@ -55,9 +66,36 @@ class Disks:
         if device:
             await self._host.loop_resize(device)
 
+    async def copy(self, source: str, volume: str) -> None:
+        await self._host.call(copies.copy, source, self.file(volume))
+
+    async def capture(self, volume: str, target: str, report: Report) -> tuple[bool, bool]:
+        """Copy a disk that may be in use: whether blocks are shared, and whether it stood still."""
+        device = await self.device(volume)
+        return await self._host.call(_capture, self.file(volume), device, target, report)
+
+    async def capture_frozen(self, volume: str, target: str, report: Report) -> bool:
+        device = await self.device(volume)
+        return await self._host.call(_capture_frozen, self.file(volume), device, target, report)
+
+    async def thaw(self, volume: str) -> None:
+        """For a service that was killed while it held a disk still."""
+        device = await self.device(volume)
+        if device:
+            await self._host.call(_thaw, device)
+
+    async def allocated(self, volume: str) -> int:
+        return await self._host.call(copies.allocated, self.file(volume))
+
+    async def stored(self, snapshot: str) -> int:
+        return await self._host.call(copies.allocated, self.snapshot_file(snapshot))
+
+    async def remove_snapshot(self, snapshot: str) -> None:
+        await self._host.call(_remove, self.snapshot_file(snapshot))
+
     async def free(self) -> int:
         """Bytes that the machine has left for disks."""
-        return (await self._host.stats(self._directory)).available
+        return max(0, (await self._host.stats(self._directory)).available - RESERVE)
 
     async def device(self, volume: str) -> str:
         """The loop device that has the volume, in whatever state, or nothing."""
@@ -87,7 +125,8 @@ class Disks:
         names = await self._host.call(os.listdir, self._directory)
         loops = await self._host.loops()
         bound = {_volume(file): device for device, file in loops.items() if self._is_ours(file)}
-        return Survey(frozenset(_volume(n) for n in names if n.endswith(".img")), bound)
+        kept = await self._host.call(os.listdir, self._snapshots)
+        return Survey(_stems(names), _stems(kept), bound)
 
     def _is_ours(self, file: str) -> bool:
         return os.path.dirname(file) == self._directory
@@ -128,6 +167,55 @@ def _create(path: str, size: int) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+def _can_share(directory: str, other: str) -> bool:
+    source, target = os.path.join(directory, ".shared"), os.path.join(other, ".shared")
+    try:
+        with open(source, "wb") as file:
+            file.write(bytes(4096))
+        return copies.copy(source, target)
+    finally:
+        _remove(source)
+        _remove(target)
+
+
+def _capture(file: str, device: str, target: str, report: Report) -> tuple[bool, bool]:
+    if not device:
+        return copies.copy(file, target, report=report), True
+    for path in _filesystems(device):
+        copies.sync(path)
+    copies.flush(device)
+    before = copies.written(device)
+    shared = copies.copy(file, target, report=report)
+    return shared, copies.stands_still(before, copies.written(device))
+
+
+def _capture_frozen(file: str, device: str, target: str, report: Report) -> bool:
+    paths = _filesystems(device) if device else []
+    if not paths:
+        return _capture(file, device, target, report)[1]
+    with copies.frozen(paths[0]):
+        copies.flush(device)
+        copies.copy(file, target, report=report)
+    return True
+
+
+def _thaw(device: str) -> None:
+    for path in _filesystems(device):
+        copies.thaw(path)
+
+
+def _filesystems(device: str) -> list[str]:
+    """Where the file system of a device is mounted, one place of all."""
+    number = os.stat(device).st_rdev
+    system = f"{os.major(number)}:{os.minor(number)}"
+    entries = mounts.read_table().mentioning(f" {system} ", f"{device} ")
+    return [e.target for e in entries if _has_filesystem(e, device, system)][:1]
+
+
+def _stems(names: list[str]) -> frozenset[str]:
+    return frozenset(_volume(n) for n in names if n.endswith(".img"))
 
 
 def _bound(file: str, last: str) -> str:
@@ -195,8 +283,15 @@ def _showing(device: str) -> list[str]:
     system, node = f"{os.major(number)}:{os.minor(number)}", f"/{os.path.basename(device)}"
     entries = mounts.read_table().mentioning(f" {system} ", f"{node} ")
     return [
-        e.target for e in entries if e.device == system or (e.root.endswith(node) and _is(e.target, number))
+        e.target
+        for e in entries
+        if _has_filesystem(e, device, system) or (e.root.endswith(node) and _is(e.target, number))
     ]
+
+
+def _has_filesystem(entry: MountEntry, device: str, number: str) -> bool:
+    # btrfs may span disks, so that its mounts have a number of their own.
+    return entry.device == number or (entry.fstype == "btrfs" and entry.source == device)
 
 
 def _is(path: str, number: int) -> bool:

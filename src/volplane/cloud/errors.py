@@ -23,6 +23,10 @@ def no_volume(volume: str) -> Refusal:
     return Refusal("InvalidVolume.NotFound", f"The volume '{volume}' does not exist.")
 
 
+def no_snapshot(snapshot: str) -> Refusal:
+    return Refusal("InvalidSnapshot.NotFound", f"The snapshot '{snapshot}' does not exist.")
+
+
 def no_instance(instance: str) -> Refusal:
     return Refusal("InvalidInstanceID.NotFound", f"The instance ID '{instance}' does not exist")
 
@@ -43,6 +47,11 @@ def in_use(message: str) -> Refusal:
 
 def wrong_state(volume: str, state: str) -> Refusal:
     return Refusal("IncorrectState", f"The volume '{volume}' is '{state}'.")
+
+
+def no_room(text: str) -> Refusal:
+    message = f"There is not enough capacity to fulfill your EBS volume provision request: {text}"
+    return Refusal("InsufficientVolumeCapacity", message, 500)
 
 
 def broken(message: str) -> Refusal:

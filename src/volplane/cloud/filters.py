@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from volplane.cloud.errors import Refusal, invalid_parameter
-from volplane.cloud.model import Instance, Volume
+from volplane.cloud.model import Instance, Modification, Snapshot, Volume
 from volplane.cloud.query import Parameters
 
 T = TypeVar("T")
@@ -34,13 +34,35 @@ VOLUME: Facts[Volume] = {
     "availability-zone": lambda v: [v.zone],
     "encrypted": lambda v: ["true" if v.encrypted else "false"],
     "create-time": lambda v: [v.created],
-    "snapshot-id": lambda v: [],
+    "snapshot-id": lambda v: _of(v.snapshot),
     "multi-attach-enabled": lambda v: ["false"],
     "attachment.instance-id": lambda v: _of(v.attachment.instance if v.attachment else ""),
     "attachment.device": lambda v: _of(v.attachment.device if v.attachment else ""),
     "attachment.status": lambda v: _of(v.attachment.state if v.attachment else ""),
     "attachment.attach-time": lambda v: _of(v.attachment.since if v.attachment else ""),
     "attachment.delete-on-termination": lambda v: _of("false" if v.attachment else ""),
+}
+SNAPSHOT: Facts[tuple[Snapshot, int]] = {  # with its progress
+    "snapshot-id": lambda s: [s[0].id],
+    "volume-id": lambda s: [s[0].volume],
+    "volume-size": lambda s: [str(s[0].size)],
+    "status": lambda s: [s[0].state],
+    "progress": lambda s: [f"{s[1]}%"],
+    "start-time": lambda s: [s[0].started],
+    "description": lambda s: [s[0].description],
+    "encrypted": lambda s: ["true" if s[0].encrypted else "false"],
+    "storage-tier": lambda s: ["standard"],
+}
+MODIFICATION: Facts[Modification] = {
+    "volume-id": lambda m: [m.volume],
+    "modification-state": lambda m: ["completed"],
+    "original-size": lambda m: [str(m.original.size)],
+    "original-iops": lambda m: [str(m.original.iops)],
+    "original-volume-type": lambda m: [m.original.type],
+    "target-size": lambda m: [str(m.target.size)],
+    "target-iops": lambda m: [str(m.target.iops)],
+    "target-volume-type": lambda m: [m.target.type],
+    "start-time": lambda m: [m.started],
 }
 INSTANCE: Facts[Instance] = {
     "instance-id": lambda i: [i.id],

@@ -10,13 +10,14 @@ from typing import TypeVar
 
 import msgspec
 
-from volplane.cloud.model import Instance, Modification, Volume
+from volplane.cloud.model import Instance, Modification, Snapshot, Volume
 from volplane.store import Store
 
 _VOLUMES, _INSTANCES, _MODIFICATIONS = "/cloud/volumes/", "/cloud/instances/", "/cloud/modifications/"
+_SNAPSHOTS = "/cloud/snapshots/"
 KEPT = 1000  # revisions kept behind the newest; nobody watches this store
 
-T = TypeVar("T", Volume, Instance, Modification)
+T = TypeVar("T", Volume, Instance, Modification, Snapshot)
 
 
 class Ledger:
@@ -26,6 +27,7 @@ class Ledger:
         self.volumes: dict[str, Volume] = {}
         self.instances: dict[str, Instance] = {}
         self.modifications: dict[str, Modification] = {}
+        self.snapshots: dict[str, Snapshot] = {}
         self.tokens: dict[str, str] = {}  # client token → volume
 
     async def load(self) -> None:
@@ -35,6 +37,8 @@ class Ledger:
             self.instances[instance.id] = instance
         for modification in await self._read(_MODIFICATIONS, Modification):
             self.modifications[modification.volume] = modification
+        for snapshot in await self._read(_SNAPSHOTS, Snapshot):
+            self.snapshots[snapshot.id] = snapshot
 
     async def put_volume(self, volume: Volume) -> Volume:
         await self._write(_VOLUMES + volume.id, volume)
@@ -63,6 +67,15 @@ class Ledger:
         self.modifications[modification.volume] = modification
         return modification
 
+    async def put_snapshot(self, snapshot: Snapshot) -> Snapshot:
+        await self._write(_SNAPSHOTS + snapshot.id, snapshot)
+        self.snapshots[snapshot.id] = snapshot
+        return snapshot
+
+    async def drop_snapshot(self, snapshot: Snapshot) -> None:
+        await self._drop(_SNAPSHOTS + snapshot.id)
+        del self.snapshots[snapshot.id]
+
     def attached_to(self, instance: str) -> list[Volume]:
         return [v for v in self.volumes.values() if v.attachment and v.attachment.instance == instance]
 
@@ -81,7 +94,7 @@ class Ledger:
         self._revisions |= {r.key: r.revision for r in listing.records}
         return [msgspec.json.decode(r.value, type=kind) for r in listing.records]
 
-    async def _write(self, key: str, value: Volume | Instance | Modification) -> None:
+    async def _write(self, key: str, value: Volume | Instance | Modification | Snapshot) -> None:
         data = msgspec.json.encode(value)
         known = self._revisions.get(key)
         if known is None:

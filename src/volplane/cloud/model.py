@@ -1,4 +1,4 @@
-"""What the disk service remembers: volumes, instances, modifications."""
+"""What the disk service remembers: volumes, snapshots, instances, modifications."""
 
 from enum import StrEnum
 
@@ -12,6 +12,12 @@ class VolumeState(StrEnum):
     AVAILABLE = "available"
     IN_USE = "in-use"
     DELETING = "deleting"
+    ERROR = "error"
+
+
+class SnapshotState(StrEnum):
+    PENDING = "pending"
+    COMPLETED = "completed"
     ERROR = "error"
 
 
@@ -49,7 +55,26 @@ class Volume(Struct, frozen=True, omit_defaults=True):
     fingerprint: str = ""  # of the request that the token belongs to
     tags: dict[str, str] = {}
     attachment: Attachment | None = None
-    used: bool = False  # was attached once, so that its file may hold data
+    used: bool = False  # its file may hold data: it was attached once, or is a copy
+    snapshot: str = ""  # what it was made from
+    source: str = ""  # the volume that it is a copy of
+    told: bool = False  # its maker knows its id, though it was not ready
+
+
+class Snapshot(Struct, frozen=True, omit_defaults=True):
+    id: str
+    volume: str
+    size: int  # GiB
+    state: SnapshotState
+    started: str
+    ended: str = ""
+    description: str = ""
+    encrypted: bool = False
+    stored: int = 0  # bytes that it takes
+    tags: dict[str, str] = {}
+    why: str = ""  # of an error
+    told: bool = False  # its maker knows its id, though it was not ready
+    deleting: bool = False
 
 
 class Modification(Struct, frozen=True, omit_defaults=True):

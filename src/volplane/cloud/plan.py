@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from volplane.cloud.model import AttachmentState, Volume, VolumeState
+from volplane.cloud.model import AttachmentState, Snapshot, SnapshotState, Volume, VolumeState
 
 
 class Forget(Struct, frozen=True):
@@ -31,6 +31,10 @@ class Unbind(Struct, frozen=True):
     """A loop device that nothing accounts for."""
 
 
+class Finish(Struct, frozen=True):
+    """Make the copy again: its maker waits for it."""
+
+
 class Restore(Struct, frozen=True):
     """The file again, empty: nothing was ever written to it."""
 
@@ -39,10 +43,14 @@ class Lost(Struct, frozen=True):
     """The file is gone and held data: say so."""
 
 
-Step: TypeAlias = Forget | Attach | Detach | Unbind | Restore | Lost
+Step: TypeAlias = Forget | Attach | Detach | Unbind | Restore | Finish | Lost
 
 
 def plan(volume: Volume, *, has_file: bool, bound: bool) -> Iterator[Step]:
+    if volume.state is VolumeState.CREATING and volume.told:
+        # A snapshot is still what it was; the disk that a copy was made of has gone on living.
+        yield Finish() if volume.snapshot else Lost()
+        return
     if volume.state in (VolumeState.CREATING, VolumeState.DELETING):
         # The intent was stored; the file may be there, in part or no more.
         if bound:
@@ -61,3 +69,13 @@ def plan(volume: Volume, *, has_file: bool, bound: bool) -> Iterator[Step]:
         yield Detach()
     else:
         yield Attach()  # binding and linking again what is bound and linked changes nothing
+
+
+def snapshot_plan(snapshot: Snapshot, *, has_file: bool) -> Iterator[Step]:
+    if snapshot.deleting:
+        yield Forget()
+    elif snapshot.state is SnapshotState.PENDING:
+        # Its moment has passed. Who has heard of it learns that it failed.
+        yield Lost() if snapshot.told else Forget()
+    elif snapshot.state is SnapshotState.COMPLETED and not has_file:
+        yield Lost()

@@ -8,7 +8,7 @@ from typing import assert_never
 from msgspec import structs
 
 from volplane.cloud import plan as planning
-from volplane.cloud.model import AttachmentState, Volume, VolumeState
+from volplane.cloud.model import AttachmentState, Snapshot, SnapshotState, Volume, VolumeState
 from volplane.cloud.service import Service
 from volplane.host import DeviceBusy
 
@@ -19,6 +19,8 @@ async def recover(service: Service) -> None:
     survey = await service.disks.survey()
     for volume in tuple(service.ledger.volumes.values()):
         has_file, bound = volume.id in survey.files, volume.id in survey.bound
+        if volume.state is VolumeState.CREATING and volume.source:
+            await service.disks.thaw(volume.source)
         for step in planning.plan(volume, has_file=has_file, bound=bound):
             log.debug("%s: %s", volume.id, step)
             try:
@@ -31,6 +33,23 @@ async def recover(service: Service) -> None:
                 break
     for orphan in (survey.files | set(survey.bound)) - set(service.ledger.volumes):
         await _remove_orphan(service, orphan)
+    for snapshot in tuple(service.ledger.snapshots.values()):
+        await _recover_snapshot(service, snapshot, has_file=snapshot.id in survey.snapshots)
+    for snapshot_id in survey.snapshots - set(service.ledger.snapshots):
+        await service.disks.remove_snapshot(snapshot_id)
+
+
+async def _recover_snapshot(service: Service, snapshot: Snapshot, *, has_file: bool) -> None:
+    if snapshot.state is SnapshotState.PENDING:
+        await service.disks.thaw(snapshot.volume)
+    for step in planning.snapshot_plan(snapshot, has_file=has_file):
+        log.debug("%s: %s", snapshot.id, step)
+        if isinstance(step, planning.Forget):
+            await service.snapshots.forget(snapshot)
+        else:
+            why = "its file is gone" if snapshot.state is SnapshotState.COMPLETED else "it was interrupted"
+            log.error("%s: %s", snapshot.id, why)
+            await service.snapshots.fail(snapshot, why)
 
 
 async def _act(service: Service, volume: Volume, step: planning.Step) -> Volume:
@@ -47,6 +66,8 @@ async def _act(service: Service, volume: Volume, step: planning.Step) -> Volume:
         case planning.Lost():
             log.error("%s: its file is gone", volume.id)
             return await ledger.put_volume(structs.replace(volume, state=VolumeState.ERROR))
+        case planning.Finish():
+            service.work.start(service.creation.finish(volume))
         case planning.Attach():
             return await _attach(service, volume)
         case planning.Detach():

@@ -9,15 +9,15 @@ meet a second mount of its disk.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from volplane.base import clock, failpoint, metrics
+from volplane.base import clock, metrics
 from volplane.cloud import errors, limits
+from volplane.cloud.creation import PATIENCE, Creation, Wish
 from volplane.cloud.disks import Disks
 from volplane.cloud.errors import Refusal
 from volplane.cloud.ledger import Ledger
@@ -31,7 +31,10 @@ from volplane.cloud.model import (
     Volume,
     VolumeState,
 )
+from volplane.cloud.points import reached
+from volplane.cloud.snapshots import Snapshots
 from volplane.cloud.turns import Turns
+from volplane.cloud.work import Work
 from volplane.host import DeviceBusy
 
 log = logging.getLogger(__name__)
@@ -42,132 +45,81 @@ double_attaches = metrics.counter(
 )
 
 
-class Wish(Struct, frozen=True):
-    """A CreateVolume request."""
-
-    zone: str
-    shape: Shape
-    encrypted: bool = False
-    token: str = ""
-    tags: Mapping[str, str] = {}
-
-    @property
-    def fingerprint(self) -> str:
-        shape = self.shape
-        parts = (self.zone, shape.size, shape.type, shape.iops, shape.throughput, self.encrypted)
-        return hashlib.sha256(repr((parts, sorted(self.tags.items()))).encode()).hexdigest()
-
-
 class Service:
     def __init__(self, ledger: Ledger, disks: Disks, *, zones: Sequence[str], thin: float) -> None:
         self.ledger, self.disks = ledger, disks
-        self.zones, self._thin = tuple(zones), thin
-        self._turns = Turns()
+        self.zones, self.thin = tuple(zones), thin
+        self.turns, self.work = Turns(), Work()
+        self.creation, self.snapshots = Creation(self), Snapshots(self, PATIENCE)
         self._promised: set[tuple[str, str]] = set()  # (instance, device) of attaches under way
-        self._pending = 0  # GiB of creations under way
+
+    def copying(self, source: str) -> AbstractAsyncContextManager[None]:
+        """Who holds this reads the file of a volume or snapshot; it is not deleted meanwhile."""
+        return self.turns.of(f"copy {source}")
 
     # Volumes
 
     async def create(self, wish: Wish) -> Volume:
-        async with self._turns.of(f"token {wish.token or secrets.token_hex(8)}"):
-            known = self.ledger.volumes.get(self.ledger.tokens.get(wish.token, ""))
-            if known is None:
-                return await self._create(wish)
-            if known.fingerprint != wish.fingerprint:
-                text = (
-                    f"Arguments on this idempotent request are inconsistent with those that made {known.id}"
-                )
-                raise Refusal("IdempotentParameterMismatch", text)
-            return known
-
-    async def _create(self, wish: Wish) -> Volume:
-        if wish.zone not in self.known_zones():
-            raise errors.no_zone(wish.zone)
-        shape = limits.checked(wish.shape)
-        await self._reserve(shape.size)
-        try:
-            volume = Volume(
-                id=f"vol-0{secrets.token_hex(8)}",
-                zone=wish.zone,
-                shape=shape,
-                state=VolumeState.CREATING,
-                created=clock.microstamp(),
-                encrypted=wish.encrypted,
-                token=wish.token,
-                fingerprint=wish.fingerprint,
-                tags=dict(wish.tags),
-            )
-            _reached("CreateVolume", "asked")
-            await self.ledger.put_volume(volume)
-        finally:
-            self._pending -= shape.size
-        _reached("CreateVolume", "intent")
-        try:
-            await self.disks.create(volume.id, shape.size)
-        except OSError as error:
-            await self.ledger.drop_volume(volume)
-            raise _no_room(f"the machine refused the disk: {error.strerror}") from error
-        _reached("CreateVolume", "effect")
-        volume = await self.ledger.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE))
-        _reached("CreateVolume", "result")
-        return volume
-
-    async def _reserve(self, size: int) -> None:
-        left = await self.capacity()
-        if size * GIB > left:
-            raise _no_room(f"{size} GiB are wanted, {left // GIB} GiB are left")
-        self._pending += size
+        return await self.creation.create(wish)
 
     async def capacity(self) -> int:
         """Bytes that can still be promised."""
-        free = await self.disks.free()
-        return max(0, int(free * self._thin) - (self.ledger.granted + self._pending) * GIB)
+        return await self.creation.capacity()
 
     async def delete(self, volume_id: str) -> None:
-        async with self._turns.of(volume_id):
+        async with self.copying(volume_id), self.turns.of(volume_id):
             volume = self.volume(volume_id)
+            if volume.state is VolumeState.CREATING:
+                raise errors.wrong_state(volume_id, volume.state)
             if volume.attachment:
                 raise errors.in_use(
                     f"Volume {volume_id} is currently attached to {volume.attachment.instance}"
                 )
-            _reached("DeleteVolume", "asked")
+            reached("DeleteVolume", "asked")
             volume = await self.ledger.put_volume(structs.replace(volume, state=VolumeState.DELETING))
-            _reached("DeleteVolume", "intent")
+            reached("DeleteVolume", "intent")
             try:
                 await self.disks.unbind(volume_id)
             except DeviceBusy as error:
                 await self.ledger.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE))
                 raise errors.in_use(f"Volume {volume_id}: {await self.disks.users(volume_id)}") from error
             await self.disks.remove(volume_id)
-            _reached("DeleteVolume", "effect")
+            reached("DeleteVolume", "effect")
             await self.ledger.drop_volume(volume)
-            _reached("DeleteVolume", "result")
+            reached("DeleteVolume", "result")
 
     async def modify(self, volume_id: str, wanted: Mapping[str, object]) -> Modification:
-        async with self._turns.of(volume_id):
+        async with self.turns.of(volume_id):
             volume, started = self.volume(volume_id), clock.microstamp()
-            target = limits.checked(_modified(volume.shape, wanted))
+            if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
+                raise errors.wrong_state(volume_id, volume.state)
+            target = limits.checked(modified(volume.shape, wanted))
             growth = target.size - volume.shape.size
             if growth < 0:
                 raise errors.invalid_parameter(
                     "size", target.size, f"The volume has {volume.shape.size} GiB."
                 )
             if growth * GIB > await self.capacity():
-                raise _no_room(f"{growth} GiB more are wanted")
+                raise errors.no_room(f"{growth} GiB more are wanted")
             if growth:
                 # A file that is larger than its record says nothing; a record larger than its file would lie.
                 await self.disks.grow(volume_id, target.size)
-                _reached("ModifyVolume", "effect")
+                reached("ModifyVolume", "effect")
             await self.ledger.put_volume(structs.replace(volume, shape=target))
             done = Modification(volume_id, volume.shape, target, started, clock.microstamp())
             return await self.ledger.put_modification(done)
 
     async def tag(self, resource: str, tags: Mapping[str, str], *, remove: bool = False) -> None:
-        async with self._turns.of(resource):
+        async with self.turns.of(resource):
             if resource in self.ledger.instances:
                 instance = self.ledger.instances[resource]
                 await self.ledger.put_instance(
                     structs.replace(instance, tags=_retagged(instance.tags, tags, remove))
+                )
+            elif resource in self.ledger.snapshots:
+                snapshot = self.snapshots.get(resource)
+                await self.ledger.put_snapshot(
+                    structs.replace(snapshot, tags=_retagged(snapshot.tags, tags, remove))
                 )
             else:
                 volume = self.volume(resource)
@@ -178,7 +130,7 @@ class Service:
     # Attachments
 
     async def attach(self, volume_id: str, instance_id: str, device: str) -> Attachment:
-        async with self._turns.of(volume_id):
+        async with self.turns.of(volume_id):
             volume, instance = self.volume(volume_id), self.instance(instance_id)
             self._check_attachable(volume, instance)
             self._check_device(instance, device)
@@ -221,11 +173,12 @@ class Service:
         await self._free_leftover(volume)
         intent = Attachment(instance.id, device, AttachmentState.ATTACHING, clock.microstamp())
         before = volume
-        _reached("AttachVolume", "asked")
+        reached("AttachVolume", "asked")
         volume = await self.ledger.put_volume(
             structs.replace(volume, state=VolumeState.IN_USE, attachment=intent, used=True)
         )
-        _reached("AttachVolume", "intent")
+        reached("AttachVolume", "intent")
+        self.snapshots.attached[volume.id] += 1
         try:
             await self.disks.attach(volume.id, intent, instance)
         except OSError as error:
@@ -234,10 +187,10 @@ class Service:
             raise errors.broken(
                 f"{volume.id} cannot be attached to {instance.id}: {error.strerror}"
             ) from error
-        _reached("AttachVolume", "effect")
+        reached("AttachVolume", "effect")
         done = structs.replace(intent, state=AttachmentState.ATTACHED)
         await self.ledger.put_volume(structs.replace(volume, attachment=done))
-        _reached("AttachVolume", "result")
+        reached("AttachVolume", "result")
         return done
 
     async def _free_leftover(self, volume: Volume) -> None:
@@ -251,7 +204,7 @@ class Service:
             raise errors.in_use(f"Volume {volume.id}: {who}") from error
 
     async def detach(self, volume_id: str, instance_id: str = "", *, force: bool = False) -> Attachment:
-        async with self._turns.of(volume_id):
+        async with self.turns.of(volume_id):
             volume = self.volume(volume_id)
             held = volume.attachment
             if held is None:
@@ -264,9 +217,9 @@ class Service:
     async def _detach(self, volume: Volume, held: Attachment, force: bool) -> Attachment:
         instance = self.instance(held.instance)
         leaving = structs.replace(held, state=AttachmentState.DETACHING)
-        _reached("DetachVolume", "asked")
+        reached("DetachVolume", "asked")
         volume = await self.ledger.put_volume(structs.replace(volume, attachment=leaving))
-        _reached("DetachVolume", "intent")
+        reached("DetachVolume", "intent")
         try:
             if force or not instance.running:
                 await self.disks.pull(volume.id)
@@ -277,13 +230,14 @@ class Service:
                 structs.replace(volume, attachment=structs.replace(held, state=AttachmentState.ATTACHED))
             )
             raise errors.in_use(f"Volume {volume.id} is still in use by {held.instance}: {who}") from error
-        _reached("DetachVolume", "effect")
+        reached("DetachVolume", "effect")
         await self.ledger.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE, attachment=None))
-        _reached("DetachVolume", "result")
+        reached("DetachVolume", "result")
         return structs.replace(held, state=AttachmentState.DETACHED)
 
     async def release(self) -> None:
         """At a clean stop: no loop device stays bound; the ledger keeps saying where the disks belong."""
+        await self.work.close()
         held = [v for v in self.ledger.volumes.values() if v.attachment]
         async with asyncio.TaskGroup() as group:
             for volume in held:
@@ -301,7 +255,7 @@ class Service:
 
     async def register(self, instance: Instance) -> Instance:
         """An instance appears, or appears again: then its device directory and zone are the new ones."""
-        async with self._turns.of(instance.id):
+        async with self.turns.of(instance.id):
             known = self.ledger.instances.get(instance.id)
             if known:
                 instance = structs.replace(instance, launched=known.launched, tags=known.tags)
@@ -318,7 +272,7 @@ class Service:
             return instance
 
     async def deregister(self, instance_id: str) -> None:
-        async with self._turns.of(instance_id):
+        async with self.turns.of(instance_id):
             instance = self.instance(instance_id)
             if self.ledger.attached_to(instance_id):
                 raise Refusal("IncorrectInstanceState", f"{instance_id} has volumes attached")
@@ -326,7 +280,7 @@ class Service:
 
     async def power(self, instance_id: str, *, running: bool) -> Instance:
         """A stopped instance cannot keep its disks busy: detaching takes them away from it."""
-        async with self._turns.of(instance_id):
+        async with self.turns.of(instance_id):
             instance = self.instance(instance_id)
             return await self.ledger.put_instance(structs.replace(instance, running=running))
 
@@ -348,17 +302,7 @@ class Service:
         return tuple(sorted({*self.zones, *(i.zone for i in self.ledger.instances.values())}))
 
 
-def _reached(action: str, point: str) -> None:
-    if failpoint.armed:
-        failpoint.hit(f"cloud:{action}:{point}")
-
-
-def _no_room(text: str) -> Refusal:
-    message = f"There is not enough capacity to fulfill your EBS volume provision request: {text}"
-    return Refusal("InsufficientVolumeCapacity", message, 500)
-
-
-def _modified(shape: Shape, wanted: Mapping[str, object]) -> Shape:
+def modified(shape: Shape, wanted: Mapping[str, object]) -> Shape:
     changed = {name: value for name, value in wanted.items() if value}
     if changed.get("type", shape.type) != shape.type:
         # What was a default of the old type is not a wish for the new one.

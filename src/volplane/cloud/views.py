@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from volplane.cloud.model import Attachment, Instance, Modification, Volume
+from volplane.cloud.model import Attachment, Instance, Modification, Snapshot, Volume
 from volplane.cloud.xml import Value
 
 
@@ -16,7 +16,8 @@ def volume(v: Volume) -> dict[str, Value]:
     return {
         "volumeId": v.id,
         "size": v.shape.size,
-        "snapshotId": "",
+        "snapshotId": v.snapshot,
+        "sourceVolumeId": v.source or None,
         "availabilityZone": v.zone,
         "status": v.state,
         "createTime": v.created,
@@ -38,6 +39,25 @@ def attachment(volume_id: str, a: Attachment) -> dict[str, Value]:
         "status": a.state,
         "attachTime": a.since,
         "deleteOnTermination": False,
+    }
+
+
+def snapshot(s: Snapshot, progress: int, owner: str) -> dict[str, Value]:
+    return {
+        "snapshotId": s.id,
+        "volumeId": s.volume,
+        "status": s.state,
+        "statusMessage": s.why or None,
+        "startTime": s.started,
+        "completionTime": s.ended or None,
+        "progress": f"{progress}%",
+        "ownerId": owner,
+        "volumeSize": s.size,
+        "description": s.description,
+        "encrypted": s.encrypted,
+        "fullSnapshotSizeInBytes": s.stored or None,
+        "storageTier": "standard",
+        "tagSet": tags(s.tags) or None,
     }
 
 

@@ -201,6 +201,28 @@ def _ext_is_clean(device: str) -> bool:
     return bool(state & _EXT_CLEAN) and not state & _EXT_ERRORS and not interval and not checked
 
 
+def size_on(device: str, fstype: str) -> int:
+    """Bytes that the file system on the device claims, by its superblock; 0 if it is none of ours."""
+    with open(device, "rb", buffering=0) as file:
+        head = os.pread(file.fileno(), 68 << 10, 0)
+    if fstype.startswith("ext"):
+        low, block, incompatible = (struct.unpack_from("<I", head, 1024 + n)[0] for n in (4, 24, 96))
+        high = struct.unpack_from("<I", head, 1024 + 336)[0] if incompatible & 0x80 else 0
+        return int((high << 32 | low) << (10 + block))
+    if fstype == "xfs":
+        block, count = struct.unpack_from(">IQ", head, 4)
+        return int(block * count)
+    if fstype == "btrfs":
+        return int(struct.unpack_from("<Q", head, (64 << 10) + 112)[0])
+    return 0
+
+
+def fills(device: str, fstype: str) -> bool:
+    """Whether there is nothing left to grow into; what is less than a block group is not worth a try."""
+    claimed = size_on(device, fstype)
+    return not claimed or devices.size_of(device) - claimed < MIB
+
+
 @failpoint.effect("host:grow")
 def grow(device: str, path: str, fstype: str) -> None:
     """Let the file system mounted at `path` fill its device; ext also unmounted, with an empty `path`."""

@@ -14,7 +14,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from volplane.csi import v1
-from volplane.host import UNKNOWN, Host, MountEntry, Unreadable, WrongState, filesystems, mounts
+from volplane.host import (
+    UNKNOWN,
+    CommandFailed,
+    Host,
+    MountEntry,
+    Unreadable,
+    WrongState,
+    devices,
+    filesystems,
+    mounts,
+)
 from volplane.sdk.errors import AlreadyExists, FailedPrecondition, Internal, NotFound
 
 DEFAULT_FILESYSTEM = "ext4"
@@ -27,13 +37,15 @@ class Mounter:
     async def stage(self, device: str, target: str, fstype: str = "", options: Sequence[str] = ()) -> None:
         """Format `device` if it is blank, check it, and mount it at `target`."""
         device = await self.host.call(os.path.realpath, device)
-        kind = await self.host.call(_made_ready, device, target, fstype, repair="ro" not in options)
+        kind, small = await self.host.call(_made_ready, device, target, fstype, repair="ro" not in options)
         if not kind:
             return
         try:
             await self.host.mount(device, target, kind, mount_options(kind, options))
         except OSError as error:
             raise Internal(f"{device} cannot be mounted at {target} as {kind}: {error.strerror}") from error
+        if small:
+            await self.host.grow(device, target, kind)
 
     async def unstage(self, target: str) -> None:
         """Nothing mounted there is fine."""
@@ -82,8 +94,23 @@ class Mounter:
         if entry is None:
             raise NotFound(f"nothing is published at {path}")
         size = await self._grown(entry.source, needed)
-        await self.host.grow(entry.source, path, entry.fstype)
+        if not await self.host.call(filesystems.fills, entry.source, entry.fstype):
+            await self._grow(entry, path)
         return size
+
+    async def _grow(self, entry: MountEntry, path: str) -> None:
+        try:
+            await self.host.grow(entry.source, path, entry.fstype)
+        except CommandFailed as error:
+            if entry.fstype.startswith("ext"):
+                # The kernel may not let us; then it happens when the volume is staged the next time.
+                text = f"{entry.fstype} at {path} cannot grow while it is mounted: {error}"
+                raise FailedPrecondition(text) from error
+            raise Internal(f"{entry.fstype} at {path} cannot grow: {error}") from error
+
+    async def trouble(self, path: str) -> str:
+        """What is wrong with a published volume, or nothing."""
+        return await self.host.call(_trouble, path)
 
     async def _grown(self, device: str, needed: int) -> int:
         size = await self.host.size_of(device)
@@ -97,31 +124,41 @@ def mount_options(fstype: str, options: Sequence[str]) -> list[str]:
     return [*options, "nouuid"] if fstype == "xfs" and "nouuid" not in options else list(options)
 
 
-def _made_ready(device: str, target: str, fstype: str, *, repair: bool) -> str:
-    """The file system on the device, ready to be mounted at the target; nothing if it is mounted there."""
+def _made_ready(device: str, target: str, fstype: str, *, repair: bool) -> tuple[str, bool]:
+    """The file system on the device, ready to be mounted at the target; nothing if it is mounted there.
+
+    And whether it must grow once it is mounted: a copy may be on a larger disk than its source.
+    """
     os.makedirs(target, 0o750, exist_ok=True)
     held = mounts.read_table().at(target)
     if held is not None:
         _check_staged(held, device, fstype)
-        return ""
-    kind = _filesystem(device, fstype)
-    if repair:
-        try:
-            filesystems.fsck(device, kind)
-        except WrongState as error:
-            raise Internal(str(error)) from error
-    return kind
+        return "", False
+    kind, fresh = _filesystem(device, fstype)
+    if fresh or not repair:
+        return kind, False
+    try:
+        filesystems.fsck(device, kind)
+    except WrongState as error:
+        raise Internal(str(error)) from error
+    if filesystems.fills(device, kind):
+        return kind, False
+    if not kind.startswith("ext"):
+        return kind, True
+    # Mounted, ext grows only for a process with CAP_SYS_RESOURCE; unmounted, for everybody.
+    filesystems.grow(device, "", kind)
+    return kind, False
 
 
 def _check_staged(held: MountEntry, device: str, fstype: str) -> None:
-    if held.device != _device_number(device):
+    if held.device != _device_number(device) and (held.fstype, held.source) != ("btrfs", device):
         raise AlreadyExists(f"{held.target} is taken by {held.source}, not by {device}")
     if fstype and held.fstype != fstype:
         raise AlreadyExists(f"{held.target} is mounted as {held.fstype}, not as {fstype}")
 
 
-def _filesystem(device: str, fstype: str) -> str:
-    """What is on the device; if nothing is, the wanted file system is made."""
+def _filesystem(device: str, fstype: str) -> tuple[str, bool]:
+    """What is on the device; if nothing is, the wanted file system is made (and True)."""
     try:
         found = filesystems.probe(device)
     except Unreadable as error:
@@ -129,11 +166,11 @@ def _filesystem(device: str, fstype: str) -> str:
     if found is None:
         kind = fstype or DEFAULT_FILESYSTEM
         filesystems.mkfs(device, kind)
-        return kind
+        return kind, True
     if found.type == UNKNOWN or (fstype and found.type != fstype):
         text = f"failed to mount the volume as {fstype or DEFAULT_FILESYSTEM}: it contains {found.type}"
         raise FailedPrecondition(f"{text}, and data is never formatted over")
-    return found.type
+    return found.type, False
 
 
 def _publish(staging: str, target: str, *, readonly: bool, alone: bool) -> None:
@@ -151,6 +188,17 @@ def _publish(staging: str, target: str, *, readonly: bool, alone: bool) -> None:
         raise FailedPrecondition(f"the volume is published at {elsewhere[0]}, and it is for one writer only")
     os.makedirs(target, 0o750, exist_ok=True)
     mounts.bind(staging, target, readonly=readonly, recursive=True)
+
+
+def _trouble(path: str) -> str:
+    entry = mounts.read_table().at(path)
+    if entry is None:
+        return f"nothing is mounted at {path}"
+    if not entry.readonly and "ro" in entry.super_options:
+        return f"the file system of {entry.source} is read-only after errors"
+    if entry.source.startswith("/dev/loop") and not devices.backing_file(entry.source):
+        return f"{entry.source} has lost its disk"
+    return ""
 
 
 def _unpublish(target: str) -> None:

@@ -12,8 +12,9 @@ from botocore.credentials import Credentials
 from msgspec import Struct
 
 from volplane import sdk
-from volplane.drivers.ebs.controller import NAME, Controller
+from volplane.drivers.ebs.controller import Controller
 from volplane.drivers.ebs.ec2 import Ec2
+from volplane.drivers.ebs.facts import NAME
 from volplane.drivers.ebs.node import Node, Place
 from volplane.host import Host, NodePaths
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar
+
+from msgspec import Struct
 
 from volplane.csi import v1
 from volplane.drivers.ebs import parameters, refusals
 from volplane.drivers.ebs.ec2 import Attachment, Ec2, Refused, Volume
+from volplane.drivers.ebs.facts import CLUSTER_TAG, NAME_TAG, OWN_ZONE_KEY, ZONE_KEY
 from volplane.drivers.ebs.names import DeviceNames
 from volplane.drivers.ebs.parameters import GIB, Disk
 from volplane.drivers.ebs.refusals import translated
-from volplane.sdk import Driver
+from volplane.drivers.ebs.snapshots import SnapshotCalls, known_snapshot
 from volplane.sdk.errors import (
     Aborted,
     AlreadyExists,
@@ -27,11 +30,9 @@ from volplane.sdk.errors import (
     InvalidArgument,
     NotFound,
     OutOfRange,
+    ResourceExhausted,
 )
 
-NAME, VERSION = "ebs.csi.aws.com", "0.1.0"
-ZONE_KEY, OWN_ZONE_KEY = "topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
-NAME_TAG, CLUSTER_TAG = "CSIVolumeName", "ebs.csi.aws.com/cluster"
 # Seconds between looks at a volume that AWS is moving; our own service answers when it is done.
 PATIENCE, PATIENCE_ENDS = 1.0, 300.0
 
@@ -40,15 +41,32 @@ _INSTANCE = re.compile(r"i-[0-9a-z-]{1,60}")
 _TRIES = 4  # for a device name
 
 
-class Controller(Driver):
-    name, version = NAME, VERSION
+class Origin(Struct, frozen=True):
+    """What a new disk is a copy of."""
+
+    size: int = 0  # GiB
+    snapshot: str = ""
+    volume: str = ""
+    zone: str = ""
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {"SnapshotId": self.snapshot} if self.snapshot else {}
+
+
+class Controller(SnapshotCalls):
     claims: ClassVar[frozenset[str]] = frozenset(
-        {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "LIST_VOLUMES_PUBLISHED_NODES", "SINGLE_NODE_MULTI_WRITER"}
+        {
+            "CLONE_VOLUME",
+            "LIST_VOLUMES_PUBLISHED_NODES",
+            "SINGLE_NODE_MULTI_WRITER",
+            "VOLUME_ACCESSIBILITY_CONSTRAINTS",
+            "VOLUME_CONDITION",
+        }
     )
 
     def __init__(self, ec2: Ec2) -> None:
-        Driver.__init__(self)  # by name: `Whole` is a Node, too
-        self._ec2 = ec2
+        SnapshotCalls.__init__(self, ec2)  # by name: `Whole` is a Node, too
         self._names = DeviceNames()
 
     async def stop(self) -> None:
@@ -60,37 +78,62 @@ class Controller(Driver):
         why_not = parameters.why_not(request.volume_capabilities)
         if why_not:
             raise InvalidArgument(f"volume capabilities not supported: {why_not}")
-        if request.HasField("volume_content_source"):
-            raise InvalidArgument("a disk cannot be made from a snapshot or another disk yet")
         disk = parameters.parse({**request.parameters, **request.mutable_parameters})
-        size = disk.size(request.capacity_range)
         with translated():
-            zone = await self._zone(request)
-            volume = await self._create(request, disk, size, zone)
+            origin = await self._origin(request.volume_content_source)
+            size = disk.size(request.capacity_range, least=origin.size)
+            zone = await self._zone(request, origin)
+            volume = await self._create(request, disk, size, zone, origin)
             volume = await self._created(volume)
         return v1.CreateVolumeResponse(volume=_shown(volume))
 
-    async def _create(self, request: v1.CreateVolumeRequest, disk: Disk, size: int, zone: str) -> Volume:
+    async def _origin(self, source: v1.VolumeContentSource) -> Origin:
+        """What the new disk is to hold; what does not exist is NOT_FOUND."""
+        match source.WhichOneof("type"):
+            case "snapshot":
+                snapshot = await self._ec2.snapshot(known_snapshot(source.snapshot.snapshot_id))
+                return Origin(snapshot.size, snapshot=snapshot.id)
+            case "volume":
+                volume = await self._ec2.volume(_known_volume(source.volume.volume_id))
+                return Origin(volume.size, volume=volume.id, zone=volume.zone)
+        return Origin()
+
+    async def _create(
+        self, request: v1.CreateVolumeRequest, disk: Disk, size: int, zone: str, origin: Origin
+    ) -> Volume:
         given = disk.request(size, zone) | {"ClientToken": hashlib.sha256(request.name.encode()).hexdigest()}
         tags = {**disk.tags, NAME_TAG: request.name, CLUSTER_TAG: "true"}
         try:
-            return await self._ec2.create_volume(given, tags)
+            if origin.volume:
+                del given["AvailabilityZone"]  # a copy is where its source is
+                return await self._ec2.copy_volume(origin.volume, given, tags)
+            return await self._ec2.create_volume(given | origin.parameters, tags)
         except Refused as error:
             if error.code != refusals.MISMATCH:
                 raise
-            return await self._made_before(request, disk)
+            return await self._made_before(request, disk, origin)
 
-    async def _made_before(self, request: v1.CreateVolumeRequest, disk: Disk) -> Volume:
+    async def _made_before(self, request: v1.CreateVolumeRequest, disk: Disk, origin: Origin) -> Volume:
         """The name was used with other arguments: fine if what came out satisfies this request too."""
         found = await self._ec2.volumes({f"tag:{NAME_TAG}": request.name})
         wanted = request.capacity_range
         for volume in found:
             fits = wanted.required_bytes <= volume.size * GIB <= (wanted.limit_bytes or volume.size * GIB)
-            if fits and volume.type == disk.type and _reaches(request, volume.zone):
+            alike = (volume.snapshot, volume.source, volume.type) == (
+                origin.snapshot,
+                origin.volume,
+                disk.type,
+            )
+            if fits and alike and _reaches(request, volume.zone):
                 return volume
         raise AlreadyExists(f"{request.name} exists, and is not what is asked for")
 
-    async def _zone(self, request: v1.CreateVolumeRequest) -> str:
+    async def _zone(self, request: v1.CreateVolumeRequest, origin: Origin) -> str:
+        if origin.zone:
+            if not _reaches(request, origin.zone):
+                text = f"a copy of {origin.volume} is in {origin.zone}, where it is not wanted"
+                raise ResourceExhausted(text)
+            return origin.zone
         terms = request.accessibility_requirements
         named = [zone for term in (*terms.preferred, *terms.requisite) if (zone := _zone_of(term))]
         if named:
@@ -252,7 +295,9 @@ class Controller(Driver):
     ) -> v1.ControllerGetVolumeResponse:
         with translated():
             volume = await self._ec2.volume(_known_volume(request.volume_id))
-        status = v1.ControllerGetVolumeResponse.VolumeStatus(published_node_ids=_nodes(volume))
+        status = v1.ControllerGetVolumeResponse.VolumeStatus(
+            published_node_ids=_nodes(volume), volume_condition=_condition(volume)
+        )
         return v1.ControllerGetVolumeResponse(volume=_shown(volume), status=status)
 
     async def get_capacity(self, request: v1.GetCapacityRequest) -> v1.GetCapacityResponse:
@@ -260,7 +305,10 @@ class Controller(Driver):
         largest = disk.largest * GIB
         if parameters.why_not(request.volume_capabilities):
             return v1.GetCapacityResponse(available_capacity=0)
+        zone = _zone_of(request.accessible_topology)
         with translated():
+            if zone and zone not in await self._ec2.zones():
+                return v1.GetCapacityResponse(available_capacity=0)
             left = await self._ec2.capacity()
         available = largest if left is None else left
         return v1.GetCapacityResponse(
@@ -277,14 +325,25 @@ class Controller(Driver):
         with translated():
             volume = await self._ec2.volume(_known_volume(request.volume_id))
             if volume.size < size:
-                await self._grow(volume.id, size)
+                await self._modify(volume.id, {"Size": str(size)})
         return v1.ControllerExpandVolumeResponse(
             capacity_bytes=max(size, volume.size) * GIB,
             node_expansion_required=not request.volume_capability.HasField("block"),
         )
 
-    async def _grow(self, volume: str, size: int) -> None:
-        state = await self._ec2.modify_volume(volume, size)
+    async def controller_modify_volume(
+        self, request: v1.ControllerModifyVolumeRequest
+    ) -> v1.ControllerModifyVolumeResponse:
+        disk = parameters.parse_change(request.mutable_parameters)
+        with translated():
+            volume = await self._ec2.volume(_known_volume(request.volume_id))
+            wanted = disk.changes(volume.size, type=volume.type, iops=volume.iops, speed=volume.throughput)
+            if wanted:
+                await self._modify(volume.id, wanted)
+        return v1.ControllerModifyVolumeResponse()
+
+    async def _modify(self, volume: str, wanted: Mapping[str, str]) -> None:
+        state = await self._ec2.modify_volume(volume, wanted)
         if state == "modifying":
 
             async def again() -> str:
@@ -322,15 +381,29 @@ def _shown(volume: Volume) -> v1.Volume:
         volume_id=volume.id,
         capacity_bytes=volume.size * GIB,
         accessible_topology=[v1.Topology(segments={ZONE_KEY: volume.zone})],
+        content_source=_source(volume),
     )
+
+
+def _source(volume: Volume) -> v1.VolumeContentSource | None:
+    if volume.snapshot:
+        return v1.VolumeContentSource(snapshot={"snapshot_id": volume.snapshot})
+    return v1.VolumeContentSource(volume={"volume_id": volume.source}) if volume.source else None
 
 
 def _nodes(volume: Volume) -> list[str]:
     return [a.instance for a in volume.attachments if a.state == "attached"]
 
 
+def _condition(volume: Volume) -> v1.VolumeCondition:
+    broken = volume.state in ("error", "deleting", "deleted")
+    return v1.VolumeCondition(abnormal=broken, message=f"the disk is {volume.state}")
+
+
 def _entry(volume: Volume) -> v1.ListVolumesResponse.Entry:
-    status = v1.ListVolumesResponse.VolumeStatus(published_node_ids=_nodes(volume))
+    status = v1.ListVolumesResponse.VolumeStatus(
+        published_node_ids=_nodes(volume), volume_condition=_condition(volume)
+    )
     return v1.ListVolumesResponse.Entry(volume=_shown(volume), status=status)
 
 

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 VERSION = "2016-11-15"
 TIMEOUT = 30.0
+COPY_TIMEOUT = 60.0  # a disk service that copies answers within this, ready or not
+_COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot"})
 _CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 
 
@@ -52,7 +54,20 @@ class Volume(Struct, frozen=True):
     state: str
     type: str = ""
     iops: int = 0
+    throughput: int = 0
+    snapshot: str = ""  # what it was made from
+    source: str = ""
     attachments: tuple[Attachment, ...] = ()
+    tags: Mapping[str, str] = {}
+
+
+class Snapshot(Struct, frozen=True):
+    id: str
+    volume: str
+    size: int  # GiB
+    state: str
+    started: str
+    why: str = ""
     tags: Mapping[str, str] = {}
 
 
@@ -69,11 +84,13 @@ class Ec2:
         await self._http.close()
 
     async def create_volume(self, given: Mapping[str, str], tags: Mapping[str, str]) -> Volume:
-        tagged = {"TagSpecification.1.ResourceType": "volume"}
-        for number, (key, value) in enumerate(sorted(tags.items()), start=1):
-            tagged[f"TagSpecification.1.Tag.{number}.Key"] = key
-            tagged[f"TagSpecification.1.Tag.{number}.Value"] = value
-        return _volume(await self.call("CreateVolume", {**given, **tagged}))
+        return _volume(await self.call("CreateVolume", {**given, **_tagged("volume", tags)}))
+
+    async def copy_volume(self, source: str, given: Mapping[str, str], tags: Mapping[str, str]) -> Volume:
+        wanted = {"SourceVolumeId": source, **given, **_tagged("volume", tags)}
+        answer = await self.call("CopyVolumes", wanted)
+        (made,) = (_volume(item) for item in answer.iterfind("volumeSet/item"))
+        return made
 
     async def delete_volume(self, volume: str) -> None:
         await self.call("DeleteVolume", {"VolumeId": volume})
@@ -93,21 +110,40 @@ class Ec2:
 
     async def volumes(self, filters: Mapping[str, str] | None = None) -> list[Volume]:
         """All of them, page by page."""
-        found: list[Volume] = []
-        given = {"MaxResults": "500"}
-        for number, (name, value) in enumerate((filters or {}).items(), start=1):
-            given |= {f"Filter.{number}.Name": name, f"Filter.{number}.Value.1": value}
+        items = await self._all("DescribeVolumes", _filtered(filters or {}), "volumeSet/item")
+        return [_volume(item) for item in items]
+
+    async def create_snapshot(self, volume: str, description: str, tags: Mapping[str, str]) -> Snapshot:
+        given = {"VolumeId": volume, "Description": description, **_tagged("snapshot", tags)}
+        return _snapshot(await self.call("CreateSnapshot", given))
+
+    async def delete_snapshot(self, snapshot: str) -> None:
+        await self.call("DeleteSnapshot", {"SnapshotId": snapshot})
+
+    async def snapshot(self, snapshot: str) -> Snapshot:
+        answer = await self.call("DescribeSnapshots", {"SnapshotId.1": snapshot})
+        (found,) = (_snapshot(item) for item in answer.iterfind("snapshotSet/item"))
+        return found
+
+    async def snapshots(self, filters: Mapping[str, str] | None = None) -> list[Snapshot]:
+        """All of our own, page by page."""
+        given = {"Owner.1": "self", **_filtered(filters or {})}
+        return [_snapshot(item) for item in await self._all("DescribeSnapshots", given, "snapshotSet/item")]
+
+    async def _all(self, action: str, given: dict[str, str], path: str) -> list[ElementTree.Element]:
+        found: list[ElementTree.Element] = []
+        given["MaxResults"] = "500"
         while True:
-            answer = await self.call("DescribeVolumes", given)
-            found += [_volume(item) for item in answer.iterfind("volumeSet/item")]
+            answer = await self.call(action, given)
+            found += answer.iterfind(path)
             token = answer.findtext("nextToken")
             if not token:
                 return found
             given["NextToken"] = token
 
-    async def modify_volume(self, volume: str, size: int) -> str:
+    async def modify_volume(self, volume: str, wanted: Mapping[str, str]) -> str:
         """The modification's state."""
-        answer = await self.call("ModifyVolume", {"VolumeId": volume, "Size": str(size)})
+        answer = await self.call("ModifyVolume", {"VolumeId": volume, **wanted})
         return answer.findtext("volumeModification/modificationState", "")
 
     async def modification(self, volume: str) -> str:
@@ -162,19 +198,20 @@ class Ec2:
         request = AWSRequest("POST", self._endpoint, {"Content-Type": _CONTENT_TYPE}, body)
         self._signer.add_auth(request)
         try:
-            answer = await self._post(list(request.headers.items()), body.encode())
+            patience = max(self._timeout, COPY_TIMEOUT) if action in _COPYING else self._timeout
+            answer = await self._post(list(request.headers.items()), body.encode(), patience)
         except (OSError, TimeoutError) as error:
             raise Unreachable(f"{action}: {self._endpoint} does not answer: {error}") from error
         return _parsed(answer.status, answer.body)
 
-    async def _post(self, headers: list[tuple[str, str]], body: bytes) -> Answer:
+    async def _post(self, headers: list[tuple[str, str]], body: bytes, timeout: float) -> Answer:
         try:
-            return await self._http.request("POST", "/", headers=headers, body=body, timeout=self._timeout)
+            return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)
         except Disconnected as gone:
             # The kept connection was just being closed. Every call of ours may run twice: send it again.
             if gone.answered:
                 raise
-        return await self._http.request("POST", "/", headers=headers, body=body, timeout=self._timeout)
+        return await self._http.request("POST", "/", headers=headers, body=body, timeout=timeout)
 
 
 def _parsed(status: int, body: bytes) -> ElementTree.Element:
@@ -198,9 +235,43 @@ def _volume(item: ElementTree.Element) -> Volume:
         state=item.findtext("status", ""),
         type=item.findtext("volumeType", ""),
         iops=int(item.findtext("iops") or 0),
+        throughput=int(item.findtext("throughput") or 0),
+        snapshot=item.findtext("snapshotId", ""),
+        source=item.findtext("sourceVolumeId", ""),
         attachments=tuple(_attachment(a) for a in item.iterfind("attachmentSet/item")),
-        tags={t.findtext("key", ""): t.findtext("value", "") for t in item.iterfind("tagSet/item")},
+        tags=_tags(item),
     )
+
+
+def _snapshot(item: ElementTree.Element) -> Snapshot:
+    return Snapshot(
+        id=item.findtext("snapshotId", ""),
+        volume=item.findtext("volumeId", ""),
+        size=int(item.findtext("volumeSize", "0")),
+        state=item.findtext("status", ""),
+        started=item.findtext("startTime", ""),
+        why=item.findtext("statusMessage", ""),
+        tags=_tags(item),
+    )
+
+
+def _tags(item: ElementTree.Element) -> dict[str, str]:
+    return {t.findtext("key", ""): t.findtext("value", "") for t in item.iterfind("tagSet/item")}
+
+
+def _tagged(kind: str, tags: Mapping[str, str]) -> dict[str, str]:
+    found = {"TagSpecification.1.ResourceType": kind}
+    for number, (key, value) in enumerate(sorted(tags.items()), start=1):
+        found[f"TagSpecification.1.Tag.{number}.Key"] = key
+        found[f"TagSpecification.1.Tag.{number}.Value"] = value
+    return found
+
+
+def _filtered(filters: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, (name, value) in enumerate(filters.items(), start=1):
+        found |= {f"Filter.{number}.Name": name, f"Filter.{number}.Value.1": value}
+    return found
 
 
 def _attachment(item: ElementTree.Element) -> Attachment:

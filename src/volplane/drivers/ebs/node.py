@@ -17,7 +17,7 @@ from msgspec import Struct
 from volplane.base import clock
 from volplane.csi import v1
 from volplane.drivers.ebs import parameters
-from volplane.drivers.ebs.controller import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
+from volplane.drivers.ebs.facts import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
 from volplane.host import Host, NodePaths, devices
 from volplane.sdk import Driver
 from volplane.sdk.errors import FailedPrecondition, InvalidArgument
@@ -41,7 +41,7 @@ class Place(Struct, frozen=True):
 class Node(Driver):
     name, version = NAME, VERSION
     claims: ClassVar[frozenset[str]] = frozenset(
-        {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SINGLE_NODE_MULTI_WRITER"}
+        {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"}
     )
 
     def __init__(self, place: Place, host: Host, paths: NodePaths) -> None:
@@ -97,8 +97,10 @@ class Node(Driver):
     async def node_get_volume_stats(
         self, request: v1.NodeGetVolumeStatsRequest
     ) -> v1.NodeGetVolumeStatsResponse:
-        usage = await self._mounter.usage(self._paths.real(request.volume_path))
-        return v1.NodeGetVolumeStatsResponse(usage=usage)
+        path = self._paths.real(request.volume_path)
+        usage, why = await self._mounter.usage(path), await self._mounter.trouble(path)
+        condition = v1.VolumeCondition(abnormal=bool(why), message=why or "the disk is mounted and answers")
+        return v1.NodeGetVolumeStatsResponse(usage=usage, volume_condition=condition)
 
     async def node_expand_volume(self, request: v1.NodeExpandVolumeRequest) -> v1.NodeExpandVolumeResponse:
         path = self._paths.real(request.volume_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.csi import v1
 from volplane.sdk.errors import InvalidArgument, OutOfRange
@@ -30,6 +30,11 @@ _CREATED_FOR = {
     "csi.storage.k8s.io/pvc/namespace": "kubernetes.io/created-for/pvc/namespace",
     "csi.storage.k8s.io/pv/name": "kubernetes.io/created-for/pv/name",
 }
+_SNAPSHOT_FOR = {
+    "csi.storage.k8s.io/volumesnapshot/name": "kubernetes.io/created-for/volumesnapshot/name",
+    "csi.storage.k8s.io/volumesnapshot/namespace": "kubernetes.io/created-for/volumesnapshot/namespace",
+    "csi.storage.k8s.io/volumesnapshotcontent/name": "kubernetes.io/created-for/volumesnapshotcontent/name",
+}
 _Mode = v1.VolumeCapability.AccessMode
 # A disk is attached to one instance at a time.
 MODES = frozenset(
@@ -53,12 +58,17 @@ class Disk(Struct, frozen=True):
     key: str = ""
     tags: Mapping[str, str] = {}
 
-    def size(self, wanted: v1.CapacityRange) -> int:
-        """GiB for a capacity range; rounded up, never beyond its limit."""
+    def size(self, wanted: v1.CapacityRange, *, least: int = 0) -> int:
+        """GiB for a capacity range; rounded up, never beyond its limit. A copy has at least its source's."""
         low, high = _SIZES[self.type]
-        size = max(-(-wanted.required_bytes // GIB), low) if wanted.required_bytes else max(DEFAULT_SIZE, low)
-        if not wanted.required_bytes and wanted.limit_bytes:
-            size = min(size, max(wanted.limit_bytes // GIB, low))
+        if wanted.required_bytes:
+            size = max(-(-wanted.required_bytes // GIB), low)
+            if size < least:
+                raise OutOfRange(f"{size} GiB are wanted, and the source has {least} GiB")
+        else:
+            size = max(least or DEFAULT_SIZE, low)
+            if wanted.limit_bytes:
+                size = min(size, max(wanted.limit_bytes // GIB, low, least))
         if wanted.limit_bytes and size * GIB > wanted.limit_bytes:
             raise OutOfRange(f"{size} GiB, the smallest fitting {self.type} disk, is above the limit")
         if size > high:
@@ -83,8 +93,19 @@ class Disk(Struct, frozen=True):
             given["KmsKeyId"] = self.key
         return given
 
+    def changes(self, size: int, *, type: str, iops: int, speed: int) -> dict[str, str]:
+        """ModifyVolume's parameters for a disk that has these now."""
+        wanted = {"VolumeType": self.type} if self.type and self.type != type else {}
+        kind = structs.replace(self, type=self.type or type)
+        number = kind.iops or kind._proportional(size)
+        if number and (number != iops or wanted):
+            wanted["Iops"] = str(number)
+        if self.throughput and (self.throughput != speed or wanted):
+            wanted["Throughput"] = str(self.throughput)
+        return wanted
+
     def _proportional(self, size: int) -> int:
-        if not self.iops_per_gib:
+        if not self.iops_per_gib or self.type not in _IOPS_PER_GIB:
             return 0
         ratio, low, high = _IOPS_PER_GIB[self.type]
         return min(max(self.iops_per_gib * size, low), min(ratio * size, high))
@@ -121,6 +142,39 @@ def parse(parameters: Mapping[str, str]) -> Disk:
     if disk.iops_per_gib and disk.type not in _IOPS_PER_GIB:
         raise InvalidArgument(f"iopsPerGB does not go with disks of type {disk.type}")
     return disk
+
+
+def parse_change(wanted: Mapping[str, str]) -> Disk:
+    """A VolumeAttributesClass's parameters; an empty type is the one the disk has."""
+    known: dict[str, object] = {"type": ""}
+    for key, value in wanted.items():
+        match key.lower():
+            case "type" | "volumetype":
+                known["type"] = _type(value)
+            case "iops":
+                known["iops"] = _number(key, value)
+            case "iopspergb":
+                known["iops_per_gib"] = _number(key, value)
+            case "throughput":
+                known["throughput"] = _number(key, value)
+            case _:
+                raise InvalidArgument(f"Invalid mutable parameter key: {key}")
+    return Disk(**known)  # type: ignore[arg-type]
+
+
+def snapshot_tags(parameters: Mapping[str, str]) -> dict[str, str]:
+    """A VolumeSnapshotClass's parameters are tags only."""
+    tags = {}
+    for key, value in parameters.items():
+        lowered = key.lower()
+        if lowered in _SNAPSHOT_FOR:
+            tags[_SNAPSHOT_FOR[lowered]] = value
+        elif lowered.startswith("tagspecification"):
+            name, _, content = value.partition("=")
+            tags[name] = content
+        else:
+            raise InvalidArgument(f"Invalid parameter key {key} for CreateSnapshot")
+    return tags
 
 
 def _type(value: str) -> str:

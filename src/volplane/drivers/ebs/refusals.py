@@ -9,6 +9,7 @@ from volplane.csi.outcome import CallError
 from volplane.drivers.ebs.ec2 import Refused, Unreachable
 from volplane.sdk import errors
 
+NO_SNAPSHOT = "InvalidSnapshot.NotFound"
 NO_VOLUME = "InvalidVolume.NotFound"
 NO_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 IN_USE = "VolumeInUse"
@@ -33,7 +34,6 @@ _WRONG = frozenset(
         "InvalidZone.NotFound",
         "InvalidVolume.ZoneMismatch",
         "UnsupportedOperation",
-        "InvalidSnapshot.NotFound",
     }
 )
 _DENIED = frozenset(
@@ -50,7 +50,9 @@ _DENIED = frozenset(
 def as_csi(error: Refused) -> CallError:
     text = str(error)
     match error.code:
-        case "InvalidVolume.NotFound" | "InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed":
+        case "InvalidVolume.NotFound" | "InvalidSnapshot.NotFound":
+            return errors.NotFound(text)
+        case "InvalidInstanceID.NotFound" | "InvalidInstanceID.Malformed":
             return errors.NotFound(text)
         case "VolumeInUse" | "IncorrectState" | "IncorrectInstanceState":
             return errors.FailedPrecondition(text)

@@ -1,0 +1,32 @@
+"""EC2's actions, one function each: parameters in, the answer's tree out."""
+
+from __future__ import annotations
+
+from volplane.cloud.actions import instances, snapshots, tags, volumes
+from volplane.cloud.actions.answers import Action
+
+__all__ = ["ACTIONS", "Action"]
+
+ACTIONS: dict[str, Action] = {
+    "CreateVolume": volumes.create_volume,
+    "CopyVolumes": volumes.copy_volumes,
+    "DeleteVolume": volumes.delete_volume,
+    "AttachVolume": volumes.attach_volume,
+    "DetachVolume": volumes.detach_volume,
+    "ModifyVolume": volumes.modify_volume,
+    "DescribeVolumes": volumes.describe_volumes,
+    "DescribeVolumesModifications": volumes.describe_volumes_modifications,
+    "CreateSnapshot": snapshots.create_snapshot,
+    "DeleteSnapshot": snapshots.delete_snapshot,
+    "DescribeSnapshots": snapshots.describe_snapshots,
+    "CreateTags": tags.create_tags,
+    "DeleteTags": tags.delete_tags,
+    "DescribeTags": tags.describe_tags,
+    "DescribeInstances": instances.describe_instances,
+    "DescribeAvailabilityZones": instances.describe_availability_zones,
+    "StopInstances": instances.stop_instances,
+    "StartInstances": instances.start_instances,
+    "RegisterInstance": instances.register_instance,
+    "DeregisterInstance": instances.deregister_instance,
+    "DescribeDiskCapacity": instances.describe_disk_capacity,
+}

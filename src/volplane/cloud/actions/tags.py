@@ -1,0 +1,47 @@
+"""Tags on volumes, snapshots and instances."""
+
+from __future__ import annotations
+
+from volplane.cloud import filters
+from volplane.cloud.actions.answers import DONE, Tree
+from volplane.cloud.errors import Refusal, missing_parameter
+from volplane.cloud.query import Parameters
+from volplane.cloud.query import tags as parse_tags
+from volplane.cloud.service import Service
+
+
+async def create_tags(service: Service, given: Parameters) -> Tree:
+    return await _tag(service, given, remove=False)
+
+
+async def delete_tags(service: Service, given: Parameters) -> Tree:
+    return await _tag(service, given, remove=True)
+
+
+async def _tag(service: Service, given: Parameters, *, remove: bool) -> Tree:
+    resources, ledger = given.texts("ResourceId"), service.ledger
+    if not resources:
+        raise missing_parameter("resourceIdSet")
+    for resource in resources:
+        if not any(resource in known for known in (ledger.volumes, ledger.snapshots, ledger.instances)):
+            raise Refusal("InvalidID", f"The ID '{resource}' is not valid")
+    for resource in resources:
+        await service.tag(resource, parse_tags(given.structs("Tag")), remove=remove)
+    return DONE
+
+
+async def describe_tags(service: Service, given: Parameters) -> Tree:
+    owners = [(v.id, "volume", v.tags) for v in service.ledger.volumes.values()]
+    owners += [(s.id, "snapshot", s.tags) for s in service.snapshots.all()]
+    owners += [(i.id, "instance", i.tags) for i in service.ledger.instances.values()]
+    rows = [(owner, kind, key, value) for owner, kind, found in owners for key, value in found.items()]
+    facts: filters.Facts[tuple[str, str, str, str]] = {
+        "resource-id": lambda r: [r[0]],
+        "resource-type": lambda r: [r[1]],
+        "key": lambda r: [r[2]],
+        "value": lambda r: [r[3]],
+    }
+    chosen = filters.chosen(rows, facts, lambda r: {r[2]: r[3]}, given)
+    found, token = filters.page(chosen, lambda r: f"{r[0]} {r[2]}", given)
+    names = ("resourceId", "resourceType", "key", "value")
+    return {"tagSet": [dict(zip(names, row, strict=True)) for row in found], "nextToken": token}

@@ -1,0 +1,173 @@
+"""Volumes are made: empty, from a snapshot, or as a copy of another volume.
+
+A token makes one volume. An empty one is ready when the answer goes out; a copy may need longer than a
+client waits, and then its maker hears "creating".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
+
+from volplane.base import clock
+from volplane.cloud import errors, limits
+from volplane.cloud.errors import Refusal
+from volplane.cloud.model import GIB, Shape, SnapshotState, Volume, VolumeState
+from volplane.cloud.points import reached
+
+if TYPE_CHECKING:
+    from volplane.cloud.service import Service
+
+PATIENCE = 20.0  # seconds until a request is answered though its copy is not ready
+
+
+class Wish(Struct, frozen=True):
+    """A CreateVolume or CopyVolumes request; a copy without a size is as large as its source."""
+
+    zone: str
+    shape: Shape
+    encrypted: bool = False
+    token: str = ""
+    tags: Mapping[str, str] = {}
+    snapshot: str = ""
+    source: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        shape = self.shape
+        parts = (self.zone, shape.size, shape.type, shape.iops, shape.throughput, self.encrypted)
+        origin = (self.snapshot, self.source) if self.snapshot or self.source else ()
+        return hashlib.sha256(repr((parts + origin, sorted(self.tags.items()))).encode()).hexdigest()
+
+
+class Creation:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._pending = 0  # GiB of creations under way
+
+    async def create(self, wish: Wish) -> Volume:
+        service = self._service
+        async with service.turns.of(f"token {wish.token or secrets.token_hex(8)}"):
+            known = service.ledger.volumes.get(service.ledger.tokens.get(wish.token, ""))
+            if known is None:
+                return await self._create(wish)
+            if known.fingerprint != wish.fingerprint:
+                text = (
+                    f"Arguments on this idempotent request are inconsistent with those that made {known.id}"
+                )
+                raise Refusal("IdempotentParameterMismatch", text)
+            return known
+
+    async def _create(self, wish: Wish) -> Volume:
+        ledger = self._service.ledger
+        volume = self._wanted(wish)
+        size = volume.shape.size
+        await self._reserve(size)
+        try:
+            reached("CreateVolume", "asked")
+            await ledger.put_volume(volume)
+        finally:
+            self._pending -= size
+        reached("CreateVolume", "intent")
+        made = await self._service.work.within(PATIENCE, self.finish(volume))
+        if made is None:
+            made = await self._tell(volume.id)
+        reached("CreateVolume", "result")
+        return made
+
+    def _wanted(self, wish: Wish) -> Volume:
+        if wish.zone not in self._service.known_zones():
+            raise errors.no_zone(wish.zone)
+        least, encrypted = self._origin(wish)
+        shape = limits.checked(structs.replace(wish.shape, size=wish.shape.size or least))
+        if shape.size < least:
+            text = f"Volume of {shape.size} GiB is smaller than its source, which has {least} GiB."
+            raise Refusal("InvalidParameterValue", text)
+        return Volume(
+            id=f"vol-0{secrets.token_hex(8)}",
+            zone=wish.zone,
+            shape=shape,
+            state=VolumeState.CREATING,
+            created=clock.microstamp(),
+            encrypted=wish.encrypted or encrypted,
+            token=wish.token,
+            fingerprint=wish.fingerprint,
+            tags=dict(wish.tags),
+            used=bool(wish.snapshot or wish.source),
+            snapshot=wish.snapshot,
+            source=wish.source,
+        )
+
+    def _origin(self, wish: Wish) -> tuple[int, bool]:
+        """Size and encryption of what is copied."""
+        if wish.snapshot:
+            snapshot = self._service.snapshots.get(wish.snapshot)
+            if snapshot.state is not SnapshotState.COMPLETED:
+                raise Refusal("IncorrectState", f"Snapshot '{snapshot.id}' is '{snapshot.state}'.")
+            return snapshot.size, snapshot.encrypted
+        if wish.source:
+            volume = self._service.volume(wish.source)
+            if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
+                raise errors.wrong_state(volume.id, volume.state)
+            if volume.zone != wish.zone:
+                raise Refusal("InvalidVolume.ZoneMismatch", f"{volume.id} is in {volume.zone}.")
+            return volume.shape.size, volume.encrypted
+        return 0, False
+
+    async def finish(self, volume: Volume) -> Volume:
+        """The effect and the result; again after a restart."""
+        service = self._service
+        try:
+            await self._effect(volume)
+        except (OSError, Refusal) as error:
+            await service.disks.remove(volume.id)
+            async with service.turns.of(volume.id):
+                if service.volume(volume.id).told:
+                    await self._change(volume.id, state=VolumeState.ERROR)
+                else:
+                    await service.ledger.drop_volume(service.volume(volume.id))
+            if isinstance(error, Refusal):
+                raise
+            raise errors.no_room(f"the machine refused the disk: {error.strerror}") from error
+        reached("CreateVolume", "effect")
+        async with service.turns.of(volume.id):
+            return await self._change(volume.id, state=VolumeState.AVAILABLE)
+
+    async def _effect(self, volume: Volume) -> None:
+        service = self._service
+        if volume.snapshot:
+            async with service.copying(volume.snapshot):
+                service.snapshots.get(volume.snapshot)  # deleted while we waited?
+                await service.disks.copy(service.disks.snapshot_file(volume.snapshot), volume.id)
+        elif volume.source:
+            service.volume(volume.source)
+            await service.snapshots.capture(volume.source, service.disks.file(volume.id))
+        else:
+            await service.disks.create(volume.id, volume.shape.size)
+            return
+        await service.disks.grow(volume.id, volume.shape.size)
+
+    async def _tell(self, volume_id: str) -> Volume:
+        async with self._service.turns.of(volume_id):
+            volume = self._service.volume(volume_id)
+            return await self._change(volume_id, told=True) if volume.state == "creating" else volume
+
+    async def _change(self, volume_id: str, **changes: object) -> Volume:
+        volume = self._service.volume(volume_id)
+        return await self._service.ledger.put_volume(structs.replace(volume, **changes))
+
+    async def _reserve(self, size: int) -> None:
+        left = await self.capacity()
+        if size * GIB > left:
+            raise errors.no_room(f"{size} GiB are wanted, {left // GIB} GiB are left")
+        self._pending += size
+
+    async def capacity(self) -> int:
+        """Bytes that can still be promised."""
+        service = self._service
+        free = await service.disks.free()
+        return max(0, int(free * service.thin) - (service.ledger.granted + self._pending) * GIB)

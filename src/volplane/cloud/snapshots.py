@@ -1,0 +1,161 @@
+"""Snapshots: a disk as it was at one moment, in a file of its own.
+
+Where blocks can be shared the moment is that of the request. Elsewhere the data is copied, and a copy is one
+moment of the disk only if nobody wrote meanwhile: the disk's own counters tell. A disk that does not stand
+still for some tries is held still, by freezing its file system; one without a file system cannot be, and its
+snapshot is refused rather than torn.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from volplane.base import clock
+from volplane.cloud import errors
+from volplane.cloud.errors import Refusal
+from volplane.cloud.model import Snapshot, SnapshotState, VolumeState
+from volplane.cloud.points import reached
+
+if TYPE_CHECKING:
+    from volplane.cloud.service import Service
+
+TRIES = 3  # to copy a disk that is written to
+
+
+class Snapshots:
+    def __init__(self, service: Service, patience: float) -> None:
+        self._service, self._patience = service, patience
+        self._progress: dict[str, int] = {}
+        self.attached: Counter[str] = Counter()  # how often a volume was attached since the start
+
+    def get(self, snapshot_id: str) -> Snapshot:
+        snapshot = self._service.ledger.snapshots.get(snapshot_id)
+        if snapshot is None or snapshot.deleting:
+            raise errors.no_snapshot(snapshot_id)
+        return snapshot
+
+    def all(self) -> list[Snapshot]:
+        return [s for s in self._service.ledger.snapshots.values() if not s.deleting]
+
+    def progress(self, snapshot: Snapshot) -> int:
+        return 100 if snapshot.state is SnapshotState.COMPLETED else self._progress.get(snapshot.id, 0)
+
+    async def create(self, volume_id: str, *, description: str = "", tags: Mapping[str, str]) -> Snapshot:
+        volume = self._service.volume(volume_id)
+        if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
+            raise errors.wrong_state(volume_id, volume.state)
+        await self._check_room(volume_id)
+        snapshot = Snapshot(
+            id=f"snap-0{secrets.token_hex(8)}",
+            volume=volume_id,
+            size=volume.shape.size,
+            state=SnapshotState.PENDING,
+            started=clock.microstamp(),
+            description=description,
+            encrypted=volume.encrypted,
+            tags=dict(tags),
+        )
+        reached("CreateSnapshot", "asked")
+        await self._service.ledger.put_snapshot(snapshot)
+        reached("CreateSnapshot", "intent")
+        made = await self._service.work.within(self._patience, self._finish(snapshot))
+        if made is None:
+            made = await self._tell(snapshot.id)
+        reached("CreateSnapshot", "result")
+        return made
+
+    async def _check_room(self, volume_id: str) -> None:
+        if not self._service.disks.shares:
+            wanted, left = await self._service.disks.allocated(volume_id), await self._service.disks.free()
+            if wanted > left:
+                raise errors.no_room(f"the snapshot takes {wanted >> 20} MiB, {left >> 20} MiB are left")
+
+    async def _finish(self, snapshot: Snapshot) -> Snapshot:
+        service = self._service
+        file = service.disks.snapshot_file(snapshot.id)
+        try:
+            async with service.copying(snapshot.id):
+                stored = await self._effect(snapshot, file)
+        except (OSError, Refusal) as error:
+            refusal = error if isinstance(error, Refusal) else errors.no_room(f"{error.strerror}")
+            await self._failed(snapshot.id, refusal.message)
+            raise refusal from error
+        finally:
+            self._progress.pop(snapshot.id, None)
+        reached("CreateSnapshot", "effect")
+        async with service.turns.of(snapshot.id):
+            known = service.ledger.snapshots[snapshot.id]
+            done = structs.replace(
+                known, state=SnapshotState.COMPLETED, ended=clock.microstamp(), stored=stored
+            )
+            return await service.ledger.put_snapshot(done)
+
+    async def _effect(self, snapshot: Snapshot, file: str) -> int:
+        self._service.volume(snapshot.volume)  # deleted while we waited?
+        await self.capture(snapshot.volume, file, of=snapshot.id)
+        return await self._service.disks.stored(snapshot.id)
+
+    async def _failed(self, snapshot_id: str, why: str) -> None:
+        service = self._service
+        await service.disks.remove_snapshot(snapshot_id)
+        async with service.turns.of(snapshot_id):
+            snapshot = service.ledger.snapshots[snapshot_id]
+            if snapshot.told:
+                await service.ledger.put_snapshot(
+                    structs.replace(snapshot, state=SnapshotState.ERROR, why=why)
+                )
+            else:
+                await service.ledger.drop_snapshot(snapshot)
+
+    async def _tell(self, snapshot_id: str) -> Snapshot:
+        service = self._service
+        async with service.turns.of(snapshot_id):
+            snapshot = service.ledger.snapshots[snapshot_id]
+            if snapshot.state is not SnapshotState.PENDING:
+                return snapshot
+            return await service.ledger.put_snapshot(structs.replace(snapshot, told=True))
+
+    async def capture(self, volume_id: str, file: str, *, of: str = "") -> None:
+        """A copy of a volume as it was at one moment."""
+        disks = self._service.disks
+
+        def report(percent: int) -> None:  # from a thread: one assignment
+            if of:
+                self._progress[of] = percent
+
+        async with self._service.copying(volume_id):
+            for _ in range(TRIES):
+                before = self.attached[volume_id]
+                shared, still = await disks.capture(volume_id, file, report)
+                if shared or (still and before == self.attached[volume_id]):
+                    return
+            if not await disks.capture_frozen(volume_id, file, report):
+                text = f"{volume_id} is written to all the time, and has no file system that could be frozen"
+                raise Refusal("IncorrectState", text)
+
+    async def delete(self, snapshot_id: str) -> None:
+        service = self._service
+        self.get(snapshot_id)
+        async with service.copying(snapshot_id), service.turns.of(snapshot_id):
+            snapshot = self.get(snapshot_id)
+            reached("DeleteSnapshot", "asked")
+            snapshot = await service.ledger.put_snapshot(structs.replace(snapshot, deleting=True))
+            reached("DeleteSnapshot", "intent")
+            await service.disks.remove_snapshot(snapshot_id)
+            reached("DeleteSnapshot", "effect")
+            await service.ledger.drop_snapshot(snapshot)
+            reached("DeleteSnapshot", "result")
+
+    async def forget(self, snapshot: Snapshot) -> None:
+        await self._service.disks.remove_snapshot(snapshot.id)
+        await self._service.ledger.drop_snapshot(snapshot)
+
+    async def fail(self, snapshot: Snapshot, why: str) -> None:
+        await self._service.disks.remove_snapshot(snapshot.id)
+        failed = structs.replace(snapshot, state=SnapshotState.ERROR, why=why)
+        await self._service.ledger.put_snapshot(failed)

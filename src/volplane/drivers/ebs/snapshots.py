@@ -1,0 +1,101 @@
+"""Snapshots through the EC2 API.
+
+EC2 knows no client token for them, so the name is looked for first. Two calls with one name never run side
+by side (the SDK sees to that), and one that was interrupted is found by its tag.
+"""
+
+from __future__ import annotations
+
+import re
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from volplane.base import clock
+from volplane.csi import v1
+from volplane.drivers.ebs import parameters, refusals
+from volplane.drivers.ebs.ec2 import Ec2, Refused, Snapshot
+from volplane.drivers.ebs.facts import CLUSTER_TAG, NAME, SNAPSHOT_TAG, VERSION
+from volplane.drivers.ebs.parameters import GIB
+from volplane.drivers.ebs.refusals import translated
+from volplane.sdk import Driver
+from volplane.sdk.errors import Aborted, AlreadyExists, Internal, NotFound
+
+_SNAPSHOT = re.compile(r"snap-[0-9a-f]{8,17}")
+
+
+class SnapshotCalls(Driver):
+    name, version = NAME, VERSION
+
+    def __init__(self, ec2: Ec2) -> None:
+        Driver.__init__(self)
+        self._ec2 = ec2
+
+    async def create_snapshot(self, request: v1.CreateSnapshotRequest) -> v1.CreateSnapshotResponse:
+        tags = parameters.snapshot_tags(request.parameters)
+        with translated():
+            found = await self._ec2.snapshots({f"tag:{SNAPSHOT_TAG}": request.name})
+            for snapshot in found:
+                if snapshot.volume != request.source_volume_id:
+                    raise AlreadyExists(f"{request.name} is a snapshot of {snapshot.volume}")
+                return _answer(snapshot)
+            volume = request.source_volume_id
+            tags = {**tags, SNAPSHOT_TAG: request.name, CLUSTER_TAG: "true"}
+            made = await self._ec2.create_snapshot(volume, f"Created by {NAME} for {volume}", tags)
+        return _answer(made)
+
+    async def delete_snapshot(self, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshotResponse:
+        if _SNAPSHOT.fullmatch(request.snapshot_id):
+            with translated():
+                try:
+                    await self._ec2.delete_snapshot(request.snapshot_id)
+                except Refused as error:
+                    if error.code != refusals.NO_SNAPSHOT:
+                        raise
+        return v1.DeleteSnapshotResponse()
+
+    async def list_snapshots(self, request: v1.ListSnapshotsRequest) -> v1.ListSnapshotsResponse:
+        after, most = request.starting_token, request.max_entries
+        if after and not _SNAPSHOT.fullmatch(after):
+            raise Aborted(f"{after!r} is no token of ours")
+        with translated():
+            found = await self._found(request.snapshot_id, request.source_volume_id)
+        found = [s for s in sorted(found, key=lambda s: s.id) if s.id > after]
+        page = found[:most] if most else found
+        token = page[-1].id if len(page) < len(found) else ""
+        entries = [v1.ListSnapshotsResponse.Entry(snapshot=_shown(s)) for s in page]
+        return v1.ListSnapshotsResponse(entries=entries, next_token=token)
+
+    async def _found(self, snapshot: str, volume: str) -> list[Snapshot]:
+        filters = {"volume-id": volume} if volume else {}
+        if snapshot:
+            filters["snapshot-id"] = snapshot
+        return await self._ec2.snapshots(filters)
+
+    async def get_snapshot(self, request: v1.GetSnapshotRequest) -> v1.GetSnapshotResponse:
+        with translated():
+            snapshot = await self._ec2.snapshot(known_snapshot(request.snapshot_id))
+        return v1.GetSnapshotResponse(snapshot=_shown(snapshot))
+
+
+def known_snapshot(snapshot: str) -> str:
+    if not _SNAPSHOT.fullmatch(snapshot):
+        raise NotFound(f"there is no snapshot {snapshot}")
+    return snapshot
+
+
+def _answer(snapshot: Snapshot) -> v1.CreateSnapshotResponse:
+    if snapshot.state == "error":
+        raise Internal(f"{snapshot.id} of {snapshot.volume} failed: {snapshot.why}")
+    return v1.CreateSnapshotResponse(snapshot=_shown(snapshot))
+
+
+def _shown(snapshot: Snapshot) -> v1.Snapshot:
+    cut = Timestamp()
+    cut.FromDatetime(clock.parse(snapshot.started))
+    return v1.Snapshot(
+        snapshot_id=snapshot.id,
+        source_volume_id=snapshot.volume,
+        size_bytes=snapshot.size * GIB,
+        creation_time=cut,
+        ready_to_use=snapshot.state == "completed",
+    )

@@ -1,0 +1,165 @@
+"""Copies of disk images: shared blocks where the file system can, else only the parts that hold data.
+
+A shared copy (reflink) is one moment of its source, whoever writes to it meanwhile. Copying takes time, so
+there the caller must find out whether the disk stood still: `written` before and after tells.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from volplane.base import failpoint
+
+_FICLONE, _FIFREEZE, _FITHAW = 0x40049409, 0xC0045877, 0xC0045878
+_CHUNK = 32 << 20
+# A file system that cannot share blocks, or not between these two files.
+_CANNOT = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Report = Callable[[int], None]
+
+
+def _silent(percent: int) -> None:
+    return None
+
+
+@failpoint.effect("host:copy")
+def copy(source: str, target: str, *, report: Report = _silent, share: bool = True) -> bool:
+    """A new file with the same content, on disk when this returns; whether its blocks are shared.
+
+    Nothing is left behind when it fails.
+    """
+    with _opened(source, os.O_RDONLY) as old, _new(target) as new:
+        shared = share and reflink(old, new)
+        if not shared:
+            os.ftruncate(new, os.fstat(old).st_size)
+            _copy_data(old, new, report)
+        os.fsync(new)
+    report(100)
+    return shared
+
+
+def reflink(old: int, new: int) -> bool:
+    try:
+        fcntl.ioctl(new, _FICLONE, old)
+    except OSError as error:
+        if error.errno in _CANNOT:
+            return False
+        raise
+    return True
+
+
+def _copy_data(old: int, new: int, report: Report) -> None:
+    total, done = max(1, os.fstat(old).st_blocks * 512), 0
+    for start, end in extents(old):
+        for place in range(start, end, _CHUNK):
+            done += _copy_range(old, new, place, min(_CHUNK, end - place))
+            report(min(99, done * 100 // total))
+
+
+def _copy_range(old: int, new: int, place: int, length: int) -> int:
+    left = length
+    while left:
+        copied = os.copy_file_range(old, new, left, place, place)
+        if not copied:  # the source ends here
+            break
+        place, left = place + copied, left - copied
+    return length - left
+
+
+def extents(file: int) -> Iterator[tuple[int, int]]:
+    """Where data is; everything else reads as zeros."""
+    place = 0
+    while True:
+        try:
+            start = os.lseek(file, place, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        place = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, place
+
+
+def allocated(path: str) -> int:
+    """Bytes that a sparse file really takes."""
+    return os.stat(path).st_blocks * 512
+
+
+def written(device: str) -> tuple[int, ...]:
+    """How much was ever written to a disk, and what is being written now: equal twice, it stood still."""
+    name = os.path.basename(os.path.realpath(device))
+    with open(f"/sys/block/{name}/stat") as file:
+        fields = [int(field) for field in file.read().split()]
+    with open(f"/sys/block/{name}/inflight") as file:
+        _, writing = file.read().split()
+    # Completed writes and their sectors, completed discards and their sectors.
+    return fields[4], fields[6], *fields[11:12], *fields[13:14], int(writing)
+
+
+def stands_still(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    return before == after and not after[-1]
+
+
+def flush(device: str) -> None:
+    """What was written to the device is in its file afterwards."""
+    with _opened(device, os.O_RDONLY) as descriptor:
+        os.fsync(descriptor)
+
+
+def sync(path: str) -> None:
+    """Everything written so far to the file system at `path` is on its device afterwards."""
+    with _opened(path, os.O_RDONLY) as descriptor:
+        if _libc.syncfs(descriptor) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
+
+
+@contextmanager
+def frozen(path: str) -> Iterator[None]:
+    """Writers to the file system at `path` wait; it is complete on its device."""
+    with _opened(path, os.O_RDONLY) as descriptor:
+        fcntl.ioctl(descriptor, _FIFREEZE, struct.pack("i", 0))
+        try:
+            yield
+        finally:
+            fcntl.ioctl(descriptor, _FITHAW, struct.pack("i", 0))
+
+
+def thaw(path: str) -> bool:
+    """For one that was killed while it had a file system frozen; False if it was not."""
+    with _opened(path, os.O_RDONLY) as descriptor:
+        try:
+            fcntl.ioctl(descriptor, _FITHAW, struct.pack("i", 0))
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return False
+            raise
+    return True
+
+
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _new(path: str) -> Iterator[int]:
+    with _opened(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as descriptor:
+        os.fchmod(descriptor, 0o600)
+        try:
+            yield descriptor
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            raise

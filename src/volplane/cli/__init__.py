@@ -23,6 +23,7 @@ VERBS = {
     "driver": "the EBS driver's controller or node service",
     "provisioner": "sidecar: makes and deletes volumes for claims",
     "attacher": "sidecar: attaches and detaches volumes",
+    "resizer": "sidecar: grows and modifies volumes",
     "registrar": "sidecar: registers a driver with its node",
     "liveness": "sidecar: answers health checks for a driver",
 }

@@ -10,8 +10,10 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import connect, serve, until
+from volplane.sidecars import Unable
 
 
 def verb(
@@ -25,6 +27,8 @@ def verb(
         namespace = os.environ.get("POD_NAMESPACE", os.environ.get("NAMESPACE", "default"))
         try:
             await until(stop, run(client, chosen, identity=identity, namespace=namespace))
+        except Unable as error:
+            raise Failure(str(error)) from error
         finally:
             await client.close()
             await client.transport.close()

@@ -101,3 +101,8 @@ def classify_provisioning(error: BaseException) -> Provisioning:
 def is_infeasible(error: BaseException) -> bool:
     """For ControllerExpandVolume and NodeExpandVolume: this size will never be reached."""
     return isinstance(error, CallError) and error.code in _INFEASIBLE
+
+
+def is_refused_in_use(error: BaseException) -> bool:
+    """For ControllerExpandVolume: this driver grows only volumes that nobody uses."""
+    return isinstance(error, CallError) and error.code is Code.FAILED_PRECONDITION

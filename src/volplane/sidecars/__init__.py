@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller, Channel
 from volplane.csi.outcome import CallError
+from volplane.csi.services import METHODS
 from volplane.loops.controller import Refused
 from volplane.loops.leader import run_as_leader
 from volplane.web import Request, Response, serve
@@ -65,8 +67,8 @@ class Driver:
             code = error.code.spoken
             raise
         finally:
-            path = f"/csi.v1.Controller/{method}"
-            OPERATIONS.labels(self.name, path, code, "false").observe(time.monotonic() - begun)
+            taken = time.monotonic() - begun
+            OPERATIONS.labels(self.name, METHODS[method].path, code, "false").observe(taken)
 
 
 async def learn(caller: Caller) -> Driver:
@@ -182,6 +184,52 @@ async def lead(
         retry=settings.leader_election_retry_period,
         labels=dict(settings.leader_election_labels),
     )
+
+
+class Common(Election, frozen=True, kw_only=True):
+    """What every sidecar that works on objects is told, under upstream's names."""
+
+    csi_address: str = "/run/csi/socket"
+    retry_interval_start: float = 1.0
+    retry_interval_max: float = 300.0
+    kube_api_qps: float = 0.0
+    kube_api_burst: int = 0
+    http_endpoint: str = ""
+    metrics_address: str = ""
+    metrics_path: str = "/metrics"
+    feature_gates: Mapping[str, bool] = {}
+
+    def __post_init__(self) -> None:
+        if self.http_endpoint and self.metrics_address:
+            raise ValueError("only one of `--metrics-address` and `--http-endpoint` can be set.")
+
+
+class Unable(Exception):
+    """The driver offers nothing that this sidecar could do for it."""
+
+
+async def beside(
+    client: Client,
+    settings: Common,
+    component: str,
+    lease: Callable[[Driver], str],
+    work: Callable[[Driver], Awaitable[None]],
+    *,
+    caller: Caller | None = None,
+    identity: str = "",
+    namespace: str = "default",
+) -> None:
+    """The life of a sidecar: health, the driver, its turn as leader, and the work until cancelled.
+
+    `identity` (the pod's name) and `namespace` are for leader election.
+    """
+    endpoint = settings.http_endpoint or settings.metrics_address
+    async with (
+        health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
+        connected(settings.csi_address, component, caller) as driver,
+    ):
+        me = identity or socket.gethostname()
+        await lead(client, settings, lease(driver), lambda: work(driver), identity=me, namespace=namespace)
 
 
 async def secrets(client: Client, reference: SecretReference | None) -> dict[str, str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 from volplane.client.client import Client
 from volplane.csi.client import Caller
-from volplane.sidecars import alive, connected, health, lead
+from volplane.sidecars import Driver, beside
 from volplane.sidecars.attacher.controller import COMPONENT, Attachments, Volumes, facts
 from volplane.sidecars.attacher.settings import Settings
 
@@ -23,22 +22,23 @@ async def run(
     namespace: str = "default",
 ) -> None:
     """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
-    endpoint = settings.http_endpoint or settings.metrics_address
-    async with (
-        health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
-        connected(settings.csi_address, COMPONENT, caller) as driver,
-    ):
 
-        async def work() -> None:
-            attachments = Attachments(client, driver, settings)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(attachments.run())
-                if facts(driver).attaches:
-                    group.create_task(Volumes(client, driver, settings).run())
-                if {"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"} <= driver.controller:
-                    group.create_task(attachments.compare())
+    async def work(driver: Driver) -> None:
+        attachments = Attachments(client, driver, settings)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(attachments.run())
+            if facts(driver).attaches:
+                group.create_task(Volumes(client, driver, settings).run())
+            if {"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"} <= driver.controller:
+                group.create_task(attachments.compare())
 
-        lease = f"external-attacher-leader-{driver.name}"
-        await lead(
-            client, settings, lease, work, identity=identity or socket.gethostname(), namespace=namespace
-        )
+    await beside(
+        client,
+        settings,
+        COMPONENT,
+        lambda driver: f"external-attacher-leader-{driver.name}",
+        work,
+        caller=caller,
+        identity=identity,
+        namespace=namespace,
+    )

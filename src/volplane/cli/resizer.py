@@ -1,0 +1,6 @@
+"""`volplane resizer`: the resizer beside a driver, with external-resizer's flags."""
+
+from volplane.cli.sidecar import verb
+from volplane.sidecars import resizer
+
+command = verb("csi-resizer", resizer.Settings, resizer.run, "Grow and modify volumes until stopped.")

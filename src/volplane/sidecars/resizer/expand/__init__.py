@@ -1,0 +1,1 @@
+"""Claims that ask for more: their volumes grow."""

@@ -1,0 +1,177 @@
+"""What a claim that asks for more needs next of its driver.
+
+The size to work towards is written on the claim before the driver is asked, because an answer may never
+come: then that size, and no other, is asked for until it is known what became of it. Only after a final
+error may the claim's present request take its place. The subtle thing: that an error was final is known in
+this process alone; after a restart an expansion in progress counts as one whose outcome is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.rules import binding, classes, resizing, sizes
+from volplane.rules.resizing import State
+from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, normal, warning
+
+
+class Driver(Struct, frozen=True):
+    """What the plan must know of the driver."""
+
+    name: str
+    expands: bool = True  # ControllerExpandVolume; without it the node alone does the work
+    annotates: bool = False  # gate AnnotateFsResize
+
+
+class Memory(Struct, frozen=True):
+    """What this process remembers of the claim's last try."""
+
+    final: bool = False  # it failed, and nothing of it goes on
+    refused_in_use: bool = False  # the driver expands only volumes that nobody uses
+    slow: float = 0.0  # seconds for which the driver's word that it cannot be done is taken
+
+
+class Begin(Struct, frozen=True):
+    """Write down what is about to be asked for."""
+
+    size: int
+    fresh: bool  # another size than before: what was said of that one goes
+
+
+class Expand(Struct, frozen=True):
+    size: int
+
+
+class Tidy(Struct, frozen=True):
+    """The node has finished: the note of the size before it goes."""
+
+
+class Refuse(Struct, frozen=True):
+    """Not while somebody uses it."""
+
+    why: str
+
+
+Step = Begin | Expand | Tidy | Refuse | Say | Wait
+
+
+def plan(
+    claim: PersistentVolumeClaim,
+    volume: PersistentVolume | None,
+    driver: Driver,
+    memory: Memory,
+    *,
+    in_use: bool = False,
+) -> Iterator[Step]:
+    if not claim.spec.volume_name:
+        return
+    if volume is None:
+        if is_wanted(claim):
+            yield Wait(UNTIL_CHANGED, f'PV "{claim.spec.volume_name}" bound to pvc "{claim.key}" not found')
+        return
+    if driver.annotates and _is_complete(claim, volume):
+        yield Tidy()
+    if is_wanted(claim) and is_ours(claim, volume, driver.name):
+        yield from _expand(claim, volume, driver, memory, in_use=in_use)
+
+
+def _expand(
+    claim: PersistentVolumeClaim, volume: PersistentVolume, driver: Driver, memory: Memory, *, in_use: bool
+) -> Iterator[Step]:
+    size = target(claim, volume, driver, memory)
+    if size is None:
+        return
+    fresh = resizing.allocated(claim) != size
+    if not fresh and memory.slow > 0:
+        why = (
+            f"skipping volume expansion for pvc {claim.key}, because expansion previously failed with "
+            "infeasible error"
+        )
+        yield Wait(memory.slow, why)
+        return
+    yield Begin(size, fresh)
+    if memory.refused_in_use and in_use:
+        why = (
+            f"Unable to expand {claim.key} because CSI driver {driver.name} only supports offline expansion "
+            "and volume is currently in-use"
+        )
+        yield warning("VolumeResizeFailed", why)
+        yield Refuse(why)
+        return
+    yield normal("Resizing", f"External resizer is resizing volume {volume.name}")
+    yield Expand(size)
+
+
+def is_wanted(claim: PersistentVolumeClaim) -> bool:
+    """Bound, and asks for more than its user sees."""
+    return claim.status.phase == "Bound" and sizes.requested(claim) > resizing.actual(claim)
+
+
+def is_ours(claim: PersistentVolumeClaim, volume: PersistentVolume, driver: str) -> bool:
+    """The volume is the driver's, by its source or because the driver stands in for an in-tree plugin, and
+    belongs to this very claim.
+    """
+    ref = volume.spec.claim_ref
+    if ref is None or ref.namespace != claim.namespace or ref.uid != claim.uid:
+        return False
+    if volume.spec.csi is not None:
+        return volume.spec.csi.driver == driver
+    return driver in classes.STAND_INS and claim.metadata.annotations.get(resizing.RESIZER) == driver
+
+
+def target(
+    claim: PersistentVolumeClaim, volume: PersistentVolume, driver: Driver, memory: Memory
+) -> int | None:
+    """The size to ask for; None while it is the node's turn."""
+    requested, state, allocated = sizes.requested(claim), resizing.state(claim), resizing.allocated(claim)
+    noted = requested if allocated is None else allocated
+    if sizes.capacity(volume) < requested:
+        match state:
+            # The node works towards the noted size, or was told that it cannot: that is settled first.
+            case State.NODE_PENDING | State.NODE_IN_PROGRESS:
+                return None if sizes.capacity(volume) >= noted else noted
+            case State.NODE_INFEASIBLE:
+                return noted
+            # Open, unless we saw it fail for good: an open one is finished before another begins.
+            case State.CONTROLLER_IN_PROGRESS:
+                return requested if memory.final else noted
+            case _:
+                return requested
+    match state:
+        case State.NODE_PENDING | State.NODE_IN_PROGRESS:
+            return None
+        # The volume has grown and the node cannot follow: asking again makes it safe for the node to retry.
+        case State.NODE_INFEASIBLE:
+            return noted if driver.expands else requested
+        # The volume has grown, and that is all we know: the claim was not told, or was made smaller since.
+        case State.CONTROLLER_IN_PROGRESS | State.CONTROLLER_INFEASIBLE:
+            return noted
+        case _:
+            if allocated is None and resizing.has_condition(claim, resizing.FILE_SYSTEM_PENDING):
+                return None  # an older resizer has handed it to the node
+            return noted
+
+
+def _is_complete(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
+    if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
+        return False
+    return resizing.actual(claim) >= sizes.capacity(volume)
+
+
+def claim_facts(claim: PersistentVolumeClaim | None) -> object:
+    """What of a claim is news to us. What we write ourselves must not cut a pause short."""
+    if claim is None:
+        return None
+    state = resizing.state(claim)
+    return (
+        claim.uid,
+        claim.status.phase,
+        claim.spec.volume_name,
+        sizes.requested(claim),
+        resizing.actual(claim),
+        claim.metadata.annotations.get(resizing.RESIZER),
+        state if state.startswith("Node") else "",
+    )

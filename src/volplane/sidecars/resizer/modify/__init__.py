@@ -1,0 +1,1 @@
+"""Claims that name another VolumeAttributesClass: their volumes are changed."""

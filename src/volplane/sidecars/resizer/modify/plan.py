@@ -1,0 +1,160 @@
+"""What a claim that names another VolumeAttributesClass needs next of its driver.
+
+The class that the volume is on its way to is written down before the driver is asked, and stays the target
+until the driver has given a definite answer, whatever the claim names by then. The subtle thing: that an
+answer was definite is known in this process alone; after a restart everything in progress counts as open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+
+from msgspec import Struct
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, SecretReference
+from volplane.api.storage import VolumeAttributesClass
+from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, normal, warning
+
+MODIFYING = "ModifyingVolume"
+MODIFY_ERROR = "ModifyVolumeError"
+SECRET_NAME = "volume.kubernetes.io/controller-modify-secret-name"
+SECRET_NAMESPACE = "volume.kubernetes.io/controller-modify-secret-namespace"
+
+
+class Status(StrEnum):
+    PENDING = "Pending"
+    IN_PROGRESS = "InProgress"
+    INFEASIBLE = "Infeasible"
+
+
+class Memory(Struct, frozen=True):
+    """What this process remembers of the claim's last try."""
+
+    settled: bool = False  # it failed, and nothing of it goes on
+    slow: float = 0.0  # seconds for which the driver's word that it cannot be done is taken
+
+
+class MarkPending(Struct, frozen=True):
+    """There is no such class yet."""
+
+
+class Start(Struct, frozen=True):
+    """Write down the class that is about to be asked for."""
+
+    target: str
+
+
+class Modify(Struct, frozen=True):
+    target: VolumeAttributesClass
+
+
+class Cancel(Struct, frozen=True):
+    """Nothing is asked for any more."""
+
+
+Step = MarkPending | Start | Modify | Cancel | Say | Wait
+
+
+def plan(
+    claim: PersistentVolumeClaim,
+    volume: PersistentVolume | None,
+    driver: str,
+    memory: Memory,
+    classes: Callable[[str], VolumeAttributesClass | None],
+) -> Iterator[Step]:
+    if claim.status.phase != "Bound" or not is_ours(volume, driver):
+        return
+    wanted = claim.spec.volume_attributes_class_name or ""
+    status = claim.status.modify_volume_status
+    if status is None and wanted == (claim.status.current_volume_attributes_class_name or ""):
+        return
+    if memory.slow > 0 and status is not None and status.target_volume_attributes_class_name == wanted:
+        why = (
+            f"skipping volume modification for pvc {claim.key}, because modification previously failed with "
+            "infeasible error"
+        )
+        yield Wait(memory.slow, why)
+        return
+    under_way = status is not None and status.status == Status.IN_PROGRESS
+    if not wanted and not under_way:
+        yield from _cancel(claim)
+    elif status is not None and under_way and (not memory.settled or not wanted):
+        yield from _go_on(status.target_volume_attributes_class_name, classes)
+    else:
+        yield from _begin(claim, wanted, classes)
+
+
+def _cancel(claim: PersistentVolumeClaim) -> Iterator[Step]:
+    # What was reached stays as it is: only the last result is recorded, not what came before.
+    if any(c.type == MODIFYING for c in claim.status.conditions):
+        yield normal("VolumeModifyCanceled", "Cancelled modify.")
+        yield Cancel()
+
+
+def _go_on(target: str, classes: Callable[[str], VolumeAttributesClass | None]) -> Iterator[Step]:
+    found = classes(target)
+    if found is None:
+        yield warning("VolumeModifyFailed", _missing(target))
+        yield Wait(UNTIL_CHANGED, _missing(target))
+    else:
+        yield Modify(found)
+
+
+def _begin(
+    claim: PersistentVolumeClaim, wanted: str, classes: Callable[[str], VolumeAttributesClass | None]
+) -> Iterator[Step]:
+    found = classes(wanted)
+    if found is None:
+        status = claim.status.modify_volume_status
+        if status is None or status.status != Status.PENDING:
+            yield warning("VolumeModifyFailed", _missing(wanted))
+            yield MarkPending()
+        yield Wait(UNTIL_CHANGED, _missing(wanted))
+        return
+    yield Start(wanted)
+    yield normal("VolumeModify", f"external resizer is modifying volume {claim.name} with vac {wanted}")
+    yield Modify(found)
+
+
+def _missing(name: str) -> str:
+    return f'VAC "{name}" does not exist.'
+
+
+def is_ours(volume: PersistentVolume | None, driver: str) -> bool:
+    return volume is not None and volume.spec.csi is not None and volume.spec.csi.driver == driver
+
+
+def secret(volume: PersistentVolume) -> SecretReference | None:
+    """The one that was noted for modifications, else the one for expansions."""
+    notes = volume.metadata.annotations
+    name, namespace = notes.get(SECRET_NAME), notes.get(SECRET_NAMESPACE)
+    if name and namespace:
+        return SecretReference(name=name, namespace=namespace)
+    return volume.spec.csi.controller_expand_secret_ref if volume.spec.csi is not None else None
+
+
+def parameters(
+    claim: PersistentVolumeClaim, volume: PersistentVolume, target: VolumeAttributesClass, *, extra: bool
+) -> dict[str, str]:
+    found = dict(target.parameters)
+    if extra:
+        found["csi.storage.k8s.io/pvc/name"] = claim.name
+        found["csi.storage.k8s.io/pvc/namespace"] = claim.namespace
+        found["csi.storage.k8s.io/pv/name"] = volume.name
+    return found
+
+
+def claims_classes(claim: PersistentVolumeClaim) -> list[str]:
+    """The classes that the claim waits for or is on its way to; an index function."""
+    status = claim.status.modify_volume_status
+    names = {claim.spec.volume_attributes_class_name or ""}
+    names.add(status.target_volume_attributes_class_name if status is not None else "")
+    return sorted(names - {""})
+
+
+def claim_facts(claim: PersistentVolumeClaim | None) -> object:
+    """What of a claim is news to us. What we write ourselves must not cut a pause short."""
+    if claim is None:
+        return None
+    return claim.uid, claim.status.phase, claim.spec.volume_name, claim.spec.volume_attributes_class_name

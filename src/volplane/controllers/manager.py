@@ -59,6 +59,10 @@ CONTROLLERS: Mapping[str, Entry] = {
     "persistentvolume-protection-controller": Entry(
         "volplane.controllers.protection.controller:VolumeProtection"
     ),
+    "volumeattributesclass-protection-controller": Entry(
+        "volplane.controllers.protection.controller:AttributesProtection"
+    ),
+    "persistentvolume-expander-controller": Entry("volplane.controllers.expand.controller:Expansion"),
     "ephemeral-volume-controller": Entry("volplane.controllers.ephemeral.controller:EphemeralVolumes"),
     "deployment-controller": Entry("volplane.controllers.deployment.controller:Deployments"),
     "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),

@@ -25,6 +25,7 @@ YES = "yes"
 
 CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
+ATTRIBUTES_PROTECTION = "kubernetes.io/vac-protection"
 IN_TREE_FINALIZER = "kubernetes.io/pv-controller"
 EXTERNAL_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 

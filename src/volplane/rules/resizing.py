@@ -21,6 +21,7 @@ RESIZING = "Resizing"
 FILE_SYSTEM_PENDING = "FileSystemResizePending"
 CONTROLLER_ERROR = "ControllerResizeError"
 NODE_ERROR = "NodeResizeError"
+WAITING = "Waiting for user to (re-)start a pod to finish file system resize of volume on node."
 CONDITIONS = (RESIZING, FILE_SYSTEM_PENDING, CONTROLLER_ERROR, NODE_ERROR)
 
 

@@ -1,4 +1,4 @@
-"""Two controllers that hold finalizers: one for claims, one for volumes.
+"""Controllers that hold finalizers: for claims, for volumes, for the classes of their attributes.
 
 The subtle thing: before a claim's finalizer goes, the pods of its namespace are listed live, since a pod
 may be on its way through the caches. Claims that are checked at the same time share a list, but only one
@@ -8,17 +8,27 @@ that begins after they asked: an older list may not show the pod that matters.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar, assert_never
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import VolumeAttributesClass
 from volplane.client.client import Client
-from volplane.controllers.protection.plan import Protect, Recheck, Release, Step, plan_claim, plan_volume
+from volplane.controllers.protection.plan import (
+    Protect,
+    Recheck,
+    Release,
+    Step,
+    classes_of,
+    plan_attributes,
+    plan_claim,
+    plan_volume,
+)
 from volplane.loops.controller import Controller
 from volplane.rules import pods
 from volplane.rules.steps import Wait
 
-T = TypeVar("T", PersistentVolume, PersistentVolumeClaim)
+T = TypeVar("T", PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass)
 
 
 class Guard(Controller[str]):
@@ -88,6 +98,49 @@ class VolumeProtection(Guard):
             return
         for step in plan_volume(volume):
             await self.act(key, volume, step)
+
+
+class AttributesProtection(Guard):
+    """Live lists before the finalizer goes: they cost much, but such a class is deleted once in a while."""
+
+    name = "volumeattributesclass-protection-controller"
+
+    def setup(self) -> None:
+        self.classes = self.watch(VolumeAttributesClass, lambda old, new: [new.key] if new else [])
+        self.claims = self.watch(PersistentVolumeClaim, self._left)
+        self.volumes = self.watch(PersistentVolume, self._left)
+        self.by_claim = self.claims.index("any attributes class", classes_of)
+        self.by_volume = self.volumes.index("any attributes class", classes_of)
+
+    def _left(
+        self,
+        old: PersistentVolume | PersistentVolumeClaim | None,
+        new: PersistentVolume | PersistentVolumeClaim | None,
+    ) -> Iterator[str]:
+        before = classes_of(old) if old is not None else []
+        now = classes_of(new) if new is not None else []
+        yield from (name for name in before if name not in now)
+
+    async def reconcile(self, key: str) -> None:
+        attributes = self.classes.get(key)
+        if attributes is None:
+            return
+        users = _named(self.by_claim[key], self.by_volume[key])
+        steps = list(plan_attributes(attributes, users))
+        if steps and isinstance(steps[0], Recheck):
+            claims = await self.client.list(PersistentVolumeClaim)
+            volumes = await self.client.list(PersistentVolume)
+            users = _named(
+                (claim for claim in claims if key in classes_of(claim)),
+                (volume for volume in volumes if key in classes_of(volume)),
+            )
+            steps = list(plan_attributes(attributes, users, proven=True))
+        for step in steps:
+            await self.act(key, attributes, step)
+
+
+def _named(claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]) -> list[str]:
+    return [*(f"claim {claim.key}" for claim in claims), *(f"volume {volume.name}" for volume in volumes)]
 
 
 class Lists:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import VolumeAttributesClass
 from volplane.rules import pods
-from volplane.rules.binding import CLAIM_PROTECTION, VOLUME_PROTECTION, claim_key
+from volplane.rules.binding import ATTRIBUTES_PROTECTION, CLAIM_PROTECTION, VOLUME_PROTECTION, claim_key
 from volplane.rules.steps import UNTIL_CHANGED, Wait
 
 
@@ -28,7 +29,7 @@ class Release(Struct, frozen=True):
 
 
 class Recheck(Struct, frozen=True):
-    """The caches know no pod that uses the claim: ask the server before letting go."""
+    """The caches know nobody who uses it: ask the server before letting go."""
 
 
 Step = Protect | Release | Recheck | Wait
@@ -60,6 +61,33 @@ def plan_volume(volume: PersistentVolume) -> Iterator[Step]:
             yield Wait(UNTIL_CHANGED, f"still bound to claim {claim_key(volume)}")
         else:
             yield Release(_without(have, VOLUME_PROTECTION))
+
+
+def plan_attributes(
+    attributes: VolumeAttributesClass, users: Sequence[str], *, proven: bool = False
+) -> Iterator[Step]:
+    """`users` are the claims and volumes that refer to the class; `proven`: as read from the server."""
+    have = attributes.metadata.finalizers
+    if not attributes.is_deleting:
+        if ATTRIBUTES_PROTECTION not in have:
+            yield Protect((*have, ATTRIBUTES_PROTECTION))
+    elif ATTRIBUTES_PROTECTION in have:
+        if users:
+            yield Wait(UNTIL_CHANGED, f"still referred to by {', '.join(sorted(users))}")
+        elif not proven:
+            yield Recheck()
+        else:
+            yield Release(_without(have, ATTRIBUTES_PROTECTION))
+
+
+def classes_of(obj: PersistentVolume | PersistentVolumeClaim) -> list[str]:
+    """The VolumeAttributesClasses that a claim or volume refers to; an index function."""
+    names = {obj.spec.volume_attributes_class_name}
+    if isinstance(obj, PersistentVolumeClaim):
+        names.add(obj.status.current_volume_attributes_class_name)
+        if (under_way := obj.status.modify_volume_status) is not None:
+            names.add(under_way.target_volume_attributes_class_name)
+    return [name for name in names if name]
 
 
 def holds(pod: Pod, claim: PersistentVolumeClaim) -> bool:

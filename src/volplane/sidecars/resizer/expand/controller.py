@@ -31,7 +31,6 @@ from volplane.sidecars.resizer.settings import Settings
 log = logging.getLogger(__name__)
 
 COMPONENT = "csi-resizer"
-WAITING = "Waiting for user to (re-)start a pod to finish file system resize of volume on node."
 
 
 class Expansions(Controller[str]):
@@ -140,7 +139,8 @@ class Expansions(Controller[str]):
             return await self._judge(claim, volume, error)
         self._final.discard(claim.uid)
         self._slow.pop(claim.uid, None)
-        text = _spelled(claim, reached)
+        # What a driver answers is a number of bytes; without one, the claim's own words stand.
+        text = sizes.text(reached) if self.facts.expands else _spelled(claim, reached)
         await self._grow(claim, volume, text, node_needed=node_needed)
         if node_needed:
             await self._hand_over(claim)
@@ -227,7 +227,7 @@ class Expansions(Controller[str]):
 
     async def _hand_over(self, claim: PersistentVolumeClaim) -> None:
         """The rest is the node's."""
-        pending = _condition(resizing.FILE_SYSTEM_PENDING, WAITING)
+        pending = _condition(resizing.FILE_SYSTEM_PENDING, resizing.WAITING)
         status = {
             "conditions": resizing.conditions(claim, [pending]),
             "allocatedResourceStatuses": {"storage": State.NODE_PENDING},

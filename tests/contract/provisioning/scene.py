@@ -1,0 +1,229 @@
+"""What the cases of expansion and snapshots play on: the real API server, real roles, a scripted driver.
+
+On `real()` the server is on HTTPS and the driver behind its socket; on `virtual()` both are in memory, and
+minutes pass in no time. `process()` runs a role as the process that a user starts, to be killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.controllers.objects import claim as claim_of
+from tests.controllers.objects import storage_class
+from tests.loops.inprocess import running, until, world
+from tests.support import scripted
+from tests.support.snapshots import definitions
+from volplane import apiserver, sdk
+from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim
+from volplane.api.meta import Resource
+from volplane.client import kubeconfig
+from volplane.client.client import Client
+from volplane.controllers.binder.controller import Binder
+from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
+from volplane.csi.client import Caller, Channel
+from volplane.sidecars import provisioner
+from volplane.store.memory import MemoryStore
+
+T = TypeVar("T", bound=Resource)
+Role = Callable[..., Awaitable[None]]
+
+GI = 1 << 30
+PATIENCE = 60.0
+
+
+class Stage:
+    def __init__(self, client: Client, driver: Any, connect: Callable[[str], Client], call: Any) -> None:
+        self.client, self.driver = client, driver
+        self._connect, self._call = connect, call
+        self.kubeconfig = self.socket = ""
+
+    # --- roles
+
+    @asynccontextmanager
+    async def sidecar(self, run: Role, settings: Any, component: str = "sidecar") -> AsyncIterator[None]:
+        async with self._call(component) as caller:
+            client = self._connect(component)
+            async with running(run(client, settings, caller=caller, identity=component)):
+                yield
+            await client.close()
+
+    @asynccontextmanager
+    async def controllers(self, *rooms: Any) -> AsyncIterator[None]:
+        clients = [self._connect(room.name) for room in rooms]
+        made = [room(client) for room, client in zip(rooms, clients, strict=True)]
+        async with running(*(controller.run() for controller in made)):
+            yield
+        for client in clients:
+            await client.close()
+
+    @asynccontextmanager
+    async def process(
+        self, verb: str, *flags: str, failpoint: str = ""
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
+        """The role as a process; with a `failpoint` it kills itself there."""
+        arguments = [verb, f"--kubeconfig={self.kubeconfig}", *flags]
+        if verb != "snapshot-controller":
+            arguments.append(f"--csi-address={self.socket}")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "volplane",
+            *arguments,
+            env={**os.environ, **({"VOLPLANE_FAILPOINT": failpoint} if failpoint else {})},
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGKILL)
+            await process.wait()
+
+    async def killed(self, process: asyncio.subprocess.Process) -> None:
+        async with asyncio.timeout(PATIENCE):
+            assert await process.wait() == -signal.SIGKILL
+
+    # --- objects
+
+    async def bound(self, name: str = "data", size: str = "1Gi", **spec: Any) -> PersistentVolumeClaim:
+        """A claim with a volume that the driver made."""
+        await self.client.create(claim_of(name, size, "fast", **spec))
+
+        async def is_bound() -> PersistentVolumeClaim | None:
+            found = await self.claim(name)
+            return found if found.status.phase == "Bound" else None
+
+        made: PersistentVolumeClaim = await self.until(is_bound)
+        return made
+
+    async def claim(self, name: str = "data") -> PersistentVolumeClaim:
+        return await self.client.get(PersistentVolumeClaim, name, "default")
+
+    async def volume(self, name: str = "data") -> PersistentVolume:
+        return await self.client.get(PersistentVolume, (await self.claim(name)).spec.volume_name)
+
+    async def ask(self, name: str = "data", **spec: Any) -> PersistentVolumeClaim:
+        """What a user edits: size="2Gi", attributes="gold"."""
+        patch: dict[str, Any] = {}
+        if "size" in spec:
+            patch["resources"] = {"requests": {"storage": spec["size"]}}
+        if "attributes" in spec:
+            patch["volumeAttributesClassName"] = spec["attributes"]
+        return await self.client.patch(PersistentVolumeClaim, name, "default", merge={"spec": patch})
+
+    async def until(self, test: Callable[[], Awaitable[Any]], seconds: float = PATIENCE) -> Any:
+        return await until(test, seconds)
+
+    async def until_claim(
+        self, test: Callable[[PersistentVolumeClaim], Any], name: str = "data"
+    ) -> PersistentVolumeClaim:
+        async def found() -> PersistentVolumeClaim | None:
+            claim = await self.claim(name)
+            return claim if test(claim) else None
+
+        claim: PersistentVolumeClaim = await self.until(found)
+        return claim
+
+    async def gone(self, type: type[T], name: str, namespace: str = "") -> None:
+        async def is_gone() -> bool:
+            return await self.client.find(type, name, namespace) is None
+
+        await self.until(is_gone)
+
+    async def events(self, name: str = "data") -> list[tuple[str, str, str]]:
+        found = await self.client.list(Event, fields=f"involvedObject.name={name}")
+        return [(e.type, e.reason, e.message) for e in found]
+
+    async def said(self, reason: str, name: str = "data") -> str:
+        """The message of an event, when it is there."""
+
+        async def found() -> list[str]:
+            return [message for _, why, message in await self.events(name) if why == reason]
+
+        messages: list[str] = await self.until(found)
+        return messages[-1]
+
+    async def count(self, reason: str, name: str = "data") -> int:
+        found = await self.client.list(Event, fields=f"involvedObject.name={name}")
+        return sum(e.count for e in found if e.reason == reason)
+
+
+@asynccontextmanager
+async def virtual(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
+    driver = scripted.driver(*features)
+    async with world() as w:
+
+        @asynccontextmanager
+        async def call(component: str) -> AsyncIterator[Caller]:
+            caller = sdk.Local(driver, component=component)
+            yield caller
+            await caller.close()
+
+        async with _furnished(Stage(w.client, driver, w.role, call), mode) as stage:
+            yield stage
+
+
+@asynccontextmanager
+async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
+    driver = scripted.driver(*features)
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="c-"))
+        store = MemoryStore()
+        stack.push_async_callback(store.close)
+        server = await apiserver.run(apiserver.Settings(data_dir=directory, port=0), store)
+        stack.push_async_callback(server.close, 1.0)
+        transport = kubeconfig.load(str(server.kubeconfig))
+        stack.push_async_callback(transport.close)
+        client = Client(transport, component="test")
+        stack.push_async_callback(client.close)
+        socket = await stack.enter_async_context(scripted.on_socket(driver))
+
+        @asynccontextmanager
+        async def call(component: str) -> AsyncIterator[Caller]:
+            async with Channel(socket.path, component=component) as channel:
+                yield channel
+
+        made = Stage(client, driver, lambda component: Client(transport, component=component), call)
+        made.kubeconfig, made.socket = str(server.kubeconfig), socket.path
+        yield await stack.enter_async_context(_furnished(made, mode))
+
+
+@asynccontextmanager
+async def _furnished(stage: Stage, mode: str) -> AsyncIterator[Stage]:
+    """A class that lets its claims grow, and who makes and binds volumes."""
+    for definition in definitions():
+        await stage.client.create(definition)
+    made = storage_class("fast", mode, provisioner=scripted.NAME, allowVolumeExpansion=True)
+    await stage.client.create(made)
+    async with (
+        stage.controllers(Binder, ClaimProtection, VolumeProtection),
+        stage.sidecar(provisioner.run, provisioner.Settings(), "csi-provisioner"),
+    ):
+        yield stage
+
+
+def directory_of(path: str) -> Path:
+    return Path(path).parent
+
+
+def conditions(claim: PersistentVolumeClaim) -> dict[str, str]:
+    return {c.type: c.message for c in claim.status.conditions}
+
+
+def sizes(claim: PersistentVolumeClaim) -> Mapping[str, str]:
+    """The claim's sizes by what they mean; what is not there is ""."""
+    status = claim.status
+    return {
+        "request": claim.spec.resources.requests.get("storage", ""),
+        "capacity": status.capacity.get("storage", ""),
+        "allocated": status.allocated_resources.get("storage", ""),
+        "state": status.allocated_resource_statuses.get("storage", ""),
+    }

@@ -1,0 +1,243 @@
+"""ModifyVolume through VolumeAttributesClass: contract provisioning D.4, and D's cases to test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.contract.provisioning.scene import Stage, conditions, real, virtual
+from tests.support import scripted
+from tests.support.scripted import Fail, Hold, Lose
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Secret
+from volplane.api.errors import Invalid
+from volplane.api.meta import ObjectMeta
+from volplane.api.storage import VolumeAttributesClass
+from volplane.controllers.protection.controller import AttributesProtection
+from volplane.csi.outcome import Code
+from volplane.sidecars import resizer
+
+
+async def attributes(stage: Stage, *names: str) -> None:
+    for name in names:
+        await stage.client.create(
+            VolumeAttributesClass(
+                metadata=ObjectMeta(name=name), driver_name=scripted.NAME, parameters={"tier": name}
+            )
+        )
+
+
+@asynccontextmanager
+async def modifying(**settings: Any) -> AsyncIterator[Stage]:
+    chosen = resizer.Settings(**settings)
+    async with virtual("modify") as stage, stage.sidecar(resizer.run, chosen):
+        await attributes(stage, "a", "b", "c")
+        await stage.bound(volumeAttributesClassName="a")
+        await stage.until_claim(reached("a"))
+        yield stage
+
+
+def reached(name: str) -> Any:
+    def test(claim: PersistentVolumeClaim) -> bool:
+        status = claim.status
+        return status.current_volume_attributes_class_name == name and status.modify_volume_status is None
+
+    return test
+
+
+def on_its_way(status: str, target: str = "") -> Any:
+    def test(claim: PersistentVolumeClaim) -> bool:
+        now = claim.status.modify_volume_status
+        if now is None or now.status != status:
+            return False
+        return now.target_volume_attributes_class_name == target
+
+    return test
+
+
+def tiers(stage: Stage) -> list[str]:
+    return [r.mutable_parameters["tier"] for r in stage.driver.called("ControllerModifyVolume")]
+
+
+async def test_another_class_is_asked_of_the_driver_and_told_to_volume_and_claim() -> None:
+    async with real("modify") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+        await attributes(stage, "a", "b")
+        await stage.bound(volumeAttributesClassName="a")
+        await stage.until_claim(reached("a"))
+        stage.driver.script("ControllerModifyVolume", hold := Hold())
+        await stage.ask(attributes="b")
+        claim = await stage.until_claim(on_its_way("InProgress", "b"))
+        assert conditions(claim) == {"ModifyingVolume": 'Modifying volume to "b" is in progress.'}
+        hold.release()
+        claim = await stage.until_claim(reached("b"))
+        assert not claim.status.conditions
+        assert (await stage.volume()).spec.volume_attributes_class_name == "b"
+        assert await stage.said("VolumeModify") == "external resizer is modifying volume data with vac b"
+        done = "external resizer modified volume data with vac b successfully"
+        assert await stage.said("VolumeModifySuccessful") == done
+        (request,) = stage.driver.called("ControllerModifyVolume")
+        assert dict(request.mutable_parameters) == {"tier": "b"}
+
+
+@pytest.mark.virtual
+async def test_a_class_that_is_missing_is_waited_for() -> None:
+    async with modifying() as stage:
+        await stage.ask(attributes="gold")
+        await stage.until_claim(lambda c: (s := c.status.modify_volume_status) and s.status == "Pending")
+        assert await stage.said("VolumeModifyFailed") == 'VAC "gold" does not exist.'
+        assert not (await stage.claim()).status.conditions
+        await asyncio.sleep(1200)
+        assert await stage.count("VolumeModifyFailed") == 1
+        await attributes(stage, "gold")
+        await stage.until_claim(reached("gold"))
+
+
+@pytest.mark.virtual
+async def test_an_uncertain_modification_is_brought_to_a_definite_answer_before_another_begins() -> None:
+    async with modifying() as stage:
+        stage.driver.script("ControllerModifyVolume", Lose(Code.DEADLINE_EXCEEDED))
+        await stage.ask(attributes="b")
+        told = await stage.said("VolumeModifyFailed")
+        error = "rpc error: code = DeadlineExceeded desc = the reply was lost"
+        assert told == f"{error}. Still modifying to VAC b"
+        claim = await stage.claim()
+        assert on_its_way("InProgress", "b")(claim)
+        assert conditions(claim)["ModifyingVolume"] == 'Modifying volume to "b" is still in progress.'
+        (failed,) = [c for c in claim.status.conditions if c.type == "ModifyVolumeError"]
+        assert (failed.reason, failed.message) == ("DeadlineExceeded", "the reply was lost")
+        await stage.ask(attributes="c")
+        await stage.until_claim(reached("c"))
+        assert tiers(stage) == ["b", "b", "c"]
+
+
+async def test_after_a_crash_everything_in_progress_is_uncertain() -> None:
+    async with real("modify") as stage:
+        await attributes(stage, "a", "b", "c")
+        await stage.bound(volumeAttributesClassName="a")
+        async with stage.process("resizer", failpoint="rpc:ControllerModifyVolume:after") as process:
+            await stage.ask(attributes="b")
+            await stage.killed(process)
+        await stage.ask(attributes="c")
+        async with stage.process("resizer"):
+            await stage.until_claim(reached("c"))
+        assert tiers(stage) == ["b", "b", "c"]
+
+
+@pytest.mark.virtual
+async def test_after_another_final_error_the_next_try_takes_what_is_asked_for_now() -> None:
+    async with modifying() as stage:
+        stage.driver.script("ControllerModifyVolume", Fail(Code.INTERNAL, "no"))
+        await stage.ask(attributes="b")
+        claim = await stage.until_claim(lambda c: "ModifyVolumeError" in conditions(c))
+        assert on_its_way("InProgress", "b")(claim)
+        assert conditions(claim)["ModifyingVolume"] == 'Modifying volume to "b" failed. Waiting for retry.'
+        await stage.ask(attributes="c")
+        await stage.until_claim(reached("c"))
+        assert tiers(stage) == ["b", "c"]
+
+
+@pytest.mark.virtual
+async def test_wrong_arguments_are_infeasible_and_retried_slowly_until_the_claim_changes() -> None:
+    async with modifying() as stage:
+        stage.driver.always("ControllerModifyVolume", Fail(Code.INVALID_ARGUMENT, "no such tier"))
+        await stage.ask(attributes="b")
+        await stage.until_claim(on_its_way("Infeasible", "b"))
+        await asyncio.sleep(290)
+        assert tiers(stage) == ["b"]
+        await asyncio.sleep(20)
+        assert tiers(stage) == ["b", "b"]
+        stage.driver.always("ControllerModifyVolume", None)
+        await stage.ask(attributes="c")
+        await stage.until_claim(reached("c"))
+        assert tiers(stage) == ["b", "b", "c"]
+
+
+@pytest.mark.virtual
+async def test_a_claim_that_asks_for_none_any_more_is_left_as_it_is() -> None:
+    async with virtual("modify") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+        await attributes(stage, "b")
+        await stage.bound()
+        stage.driver.always("ControllerModifyVolume", Fail(Code.INVALID_ARGUMENT))
+        await stage.ask(attributes="b")
+        await stage.until_claim(on_its_way("Infeasible", "b"))
+        await stage.ask(attributes=None)
+        assert await stage.said("VolumeModifyCanceled") == "Cancelled modify."
+        claim = await stage.claim()
+        assert set(conditions(claim)) == {"ModifyVolumeError"}
+        assert on_its_way("Infeasible", "b")(claim)
+
+
+@pytest.mark.virtual
+async def test_a_class_once_reached_cannot_be_taken_back_to_none() -> None:
+    async with modifying() as stage:
+        with pytest.raises(Invalid):
+            await stage.ask(attributes=None)
+
+
+@pytest.mark.virtual
+async def test_names_and_secrets_go_to_the_driver() -> None:
+    async with modifying(extra_modify_metadata=True) as stage:
+        notes = {
+            "volume.kubernetes.io/controller-modify-secret-name": "key",
+            "volume.kubernetes.io/controller-modify-secret-namespace": "default",
+        }
+        claim = await stage.claim()
+        patch = {"metadata": {"annotations": notes}}
+        await stage.client.patch(PersistentVolume, claim.spec.volume_name, merge=patch)
+        made = Secret(metadata=ObjectMeta(name="key", namespace="default"), data={"user": b"me"})
+        await stage.client.create(made)
+        await stage.ask(attributes="b")
+        await stage.until_claim(reached("b"))
+        (request,) = stage.driver.called("ControllerModifyVolume")
+        assert dict(request.secrets) == {"user": "me"}
+        assert dict(request.mutable_parameters) == {
+            "tier": "b",
+            "csi.storage.k8s.io/pvc/name": "data",
+            "csi.storage.k8s.io/pvc/namespace": "default",
+            "csi.storage.k8s.io/pv/name": claim.spec.volume_name,
+        }
+
+
+@pytest.mark.virtual
+async def test_with_its_gate_off_nothing_is_modified() -> None:
+    settings = resizer.Settings(feature_gates={"VolumeAttributesClass": False})
+    async with virtual("modify") as stage, stage.sidecar(resizer.run, settings):
+        await attributes(stage, "b")
+        await stage.bound()
+        await stage.ask(attributes="b")
+        await asyncio.sleep(60)
+        assert tiers(stage) == []
+
+
+@pytest.mark.virtual
+async def test_a_class_in_use_that_is_deleted_is_held_until_nothing_refers_to_it() -> None:
+    async with modifying() as stage, stage.controllers(AttributesProtection):
+        stage.driver.script("ControllerModifyVolume", hold := Hold())
+        await stage.ask(attributes="b")
+        await hold.reached.wait()
+        await stage.client.delete(VolumeAttributesClass, "a")
+        await asyncio.sleep(60)
+        assert (await stage.client.get(VolumeAttributesClass, "a")).is_deleting
+        hold.release()
+        await stage.until_claim(reached("b"))
+        await stage.gone(VolumeAttributesClass, "a")
+        await stage.client.delete(VolumeAttributesClass, "b")
+        await stage.client.delete(VolumeAttributesClass, "c")  # nobody's
+        await stage.gone(VolumeAttributesClass, "c")
+        await asyncio.sleep(60)
+        assert (await stage.client.get(VolumeAttributesClass, "b")).is_deleting
+        await stage.client.delete(PersistentVolumeClaim, "data", "default")
+        await stage.gone(VolumeAttributesClass, "b")
+
+
+@pytest.mark.virtual
+async def test_the_finalizer_of_a_class_comes_back_when_somebody_strips_it() -> None:
+    async with modifying() as stage, stage.controllers(AttributesProtection):
+        stripped = {"metadata": {"finalizers": []}}
+        await stage.client.patch(VolumeAttributesClass, "c", merge=stripped)
+        await asyncio.sleep(1)
+        kept = await stage.client.get(VolumeAttributesClass, "c")
+        assert kept.metadata.finalizers == ("kubernetes.io/vac-protection",)

@@ -1,0 +1,68 @@
+"""What is said about claims that ask for more, by the kind of their volume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from tests.controllers.objects import claim, volume
+from volplane.api import codec
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.controllers.expand.plan import HandOver, PassOn, facts, plan
+from volplane.rules import resizing
+from volplane.rules.steps import Say
+
+EBS = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
+FLEX = {"csi": None, "flexVolume": {"driver": "example.com/lvm"}}
+
+
+def grown(request: str = "2Gi", **status: Any) -> PersistentVolumeClaim:
+    made = codec.builtins(claim("data", request, volumeName="v1"))
+    made["metadata"]["uid"] = "u1"
+    made["status"] = {"phase": "Bound", "capacity": {"storage": "1Gi"}, **status}
+    return codec.convert(PersistentVolumeClaim, made)
+
+
+def bound(uid: str = "u1", **spec: Any) -> PersistentVolume:
+    reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": uid}
+    return volume("v1", claimRef=reference, **spec)
+
+
+def test_a_csi_volume_is_left_to_its_resizer() -> None:
+    told = Say("Normal", "ExternalExpanding", "waiting for an external controller to expand this PVC")
+    assert list(plan(grown(), bound())) == [told]
+
+
+def test_a_volume_of_a_plugin_that_is_gone_is_handed_to_the_driver_in_its_place() -> None:
+    steps = list(plan(grown(), bound(**EBS)))
+    message = (
+        "CSI migration enabled for kubernetes.io/aws-ebs; waiting for external resizer to expand the pvc"
+    )
+    assert steps == [Say("Normal", "ExternalExpanding", message), HandOver("ebs.csi.aws.com")]
+
+
+def test_it_is_handed_over_once() -> None:
+    noted = grown()
+    meta = structs.replace(noted.metadata, annotations={resizing.RESIZER: "ebs.csi.aws.com"})
+    steps = list(plan(structs.replace(noted, metadata=meta), bound(**EBS)))
+    assert [type(step) for step in steps] == [Say]
+
+
+def test_a_flex_volume_goes_on_to_its_node() -> None:
+    assert list(plan(grown(), bound(**FLEX))) == [PassOn("2Gi")]
+    with_node = grown(allocatedResourceStatuses={"storage": "NodeResizePending"})
+    assert list(plan(with_node, bound(**FLEX))) == []
+
+
+def test_nothing_is_said_of_who_has_enough_or_another_ones_volume() -> None:
+    assert list(plan(grown("1Gi"), bound())) == []
+    assert list(plan(grown(phase="Pending"), bound())) == []
+    assert list(plan(grown(), bound("u2"))) == []
+    assert list(plan(grown(), None)) == []
+
+
+def test_what_the_resizer_writes_is_no_news() -> None:
+    busy = grown(allocatedResourceStatuses={"storage": "ControllerResizeInProgress"})
+    assert facts(grown()) == facts(busy)
+    assert facts(grown()) != facts(grown("3Gi"))

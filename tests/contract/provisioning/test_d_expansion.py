@@ -90,11 +90,11 @@ async def test_a_volume_that_needs_no_node_is_finished_at_once() -> None:
         stage.driver.node_expansion = False
         await stage.bound()
         await stage.ask(size="1500M")
-        claim = await stage.until_claim(settled("1500000000"))
+        claim = await stage.until_claim(settled("1500M"))
         assert sizes(claim)["state"] == ""
         assert claim.metadata.annotations[resizing.NODE_NOT_REQUIRED] == "true"
         assert await stage.said("VolumeResizeSuccessful") == "Resize volume succeeded"
-        assert (await stage.volume()).spec.capacity["storage"] == "1500000000"
+        assert (await stage.volume()).spec.capacity["storage"] == "1500M"
         stage.driver.node_expansion = True
         await stage.ask(size="2Gi")
         claim = await stage.until_claim(at("NodeResizePending"))

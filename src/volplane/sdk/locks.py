@@ -1,16 +1,19 @@
 """One call at a time on a volume; who comes second is told to come again (ABORTED), never queued.
 
-Publishing to two targets of one volume may run side by side, as Kubernetes unmounts several pods at once;
-staging, expanding and everything in the controller has the volume to itself.
+Publishing to two targets of one volume may run side by side, as Kubernetes unmounts several pods at once, and
+so may attaching a volume of many nodes to several of them, and detaching; staging, expanding and everything
+else in the controller has the volume to itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from google.protobuf.message import Message
 
+from volplane.csi import v1
 from volplane.sdk.errors import Aborted
 
 # Method → the field that names what it works on. Methods that are not here only look.
@@ -30,10 +33,28 @@ _EXCLUSIVE = {
     "NodeExpandVolume": "volume_id",
 }
 _PER_TARGET = frozenset({"NodePublishVolume", "NodeUnpublishVolume"})
+_PER_NODE = frozenset({"ControllerPublishVolume", "ControllerUnpublishVolume"})
+_Mode = v1.VolumeCapability.AccessMode
+_MANY_NODES = frozenset(
+    {_Mode.MULTI_NODE_READER_ONLY, _Mode.MULTI_NODE_SINGLE_WRITER, _Mode.MULTI_NODE_MULTI_WRITER}
+)
 
 
 def is_locking(method: str) -> bool:
     return method in _EXCLUSIVE or method in _PER_TARGET
+
+
+def _part(method: str, request: Any) -> str:
+    """What of the volume the call is about; "" if it is about all of it."""
+    if method in _PER_TARGET:
+        return str(request.target_path)
+    if method not in _PER_NODE:
+        return ""
+    # A volume for one node has only one place to be, so attaching it excludes everything.
+    one_node = (
+        method == "ControllerPublishVolume" and request.volume_capability.access_mode.mode not in _MANY_NODES
+    )
+    return "" if one_node else str(request.node_id)
 
 
 class Locks:
@@ -42,9 +63,9 @@ class Locks:
 
     @contextmanager
     def hold(self, method: str, request: Message) -> Iterator[None]:
-        if method in _PER_TARGET:
-            volume, target = request.volume_id, request.target_path  # type: ignore[attr-defined]
-            with self._take(volume, alone=False), self._take(f"{volume}\0{target}", alone=True):
+        if part := _part(method, request):
+            volume = request.volume_id  # type: ignore[attr-defined]
+            with self._take(volume, alone=False), self._take(f"{volume}\0{part}", alone=True):
                 yield
         else:
             with self._take(getattr(request, _EXCLUSIVE[method]), alone=True):

@@ -1,0 +1,336 @@
+"""Section B, case by case: the external-attacher on a real socket; long pauses in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.contract.attach_and_mount.plant import FINALIZER, LONG, Plant, plant, quiet, unique
+from tests.loops.inprocess import until
+from tests.support import scripted
+from tests.support.scripted import NAME, Fail, Hold, Lose
+from volplane.api import codec
+from volplane.api.coordination import Lease
+from volplane.api.core import Node, PersistentVolume, Secret
+from volplane.api.storage import CSINode, VolumeAttachment
+from volplane.csi.outcome import Code
+from volplane.sidecars.attacher.plan import NODE_ID
+
+
+async def until_called(p: Plant, method: str, times: int = 1) -> None:
+    async def called() -> bool:
+        return p.calls(method) >= times
+
+    await until(called, LONG)
+
+
+async def test_crash_after_controllerpublish_ok_before_status() -> None:
+    driver = scripted.driver("attach")
+    async with plant("a", driver=driver) as p:
+        hold = Hold()
+        driver.script("ControllerPublishVolume", hold)
+        await p.volume()
+        await p.pod("web", on="a")
+        await asyncio.wait_for(hold.reached.wait(), LONG)
+        await p.kill("attacher")
+        hold.release()
+
+        async def published() -> bool:
+            return await p.published() == {"a"}
+
+        await until(published, LONG)
+        held = await p.attachment("a")
+        assert held is not None
+        assert not held.status.attached
+        await p.start_attacher()
+        await p.attached("a")
+        assert p.calls("ControllerPublishVolume") == 2
+        assert driver.violations == 0
+
+
+async def test_crash_after_controllerunpublish_before_finalizer_removal() -> None:
+    driver = scripted.driver("attach")
+    async with plant("a", driver=driver) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        await p.attached("a")
+        hold = Hold()
+        driver.script("ControllerUnpublishVolume", hold)
+        await p.remove_pod("web")
+        await asyncio.wait_for(hold.reached.wait(), LONG)
+        await p.kill("attacher")
+        hold.release()
+        await quiet()
+        assert await p.attachment("a") is not None
+        await p.start_attacher()
+        await p.detached("a")
+        assert p.calls("ControllerUnpublishVolume") == 2
+
+
+async def test_va_deleted_while_publish_is_in_flight_next_pass_unpublishes() -> None:
+    driver = scripted.driver("attach")
+    hold = Hold()
+    driver.script("ControllerPublishVolume", hold)
+    async with plant("a", driver=driver) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        await asyncio.wait_for(hold.reached.wait(), LONG)
+        await p.remove_pod("web")
+
+        async def leaving() -> bool:
+            found = await p.attachment("a")
+            return found is not None and found.is_deleting
+
+        await until(leaving, LONG)
+        await quiet()
+        assert p.calls("ControllerUnpublishVolume") == 0
+        hold.release()
+        await p.detached("a")
+        order = [name for name, _ in driver.calls]
+        assert order == ["ControllerPublishVolume", "ControllerUnpublishVolume"]
+
+
+@pytest.mark.virtual
+async def test_controllerpublish_deadline_exceeded_attacherror_finalizer_kept_retry_1_s_2_s_4_s() -> None:
+    driver = scripted.driver("attach")
+    driver.script("ControllerPublishVolume", *[Lose(Code.DEADLINE_EXCEEDED)] * 3)
+    async with plant("a", driver=driver, virtual=True, settings={}) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        for seconds, calls in ((0.9, 1), (1.0, 2), (2.0, 3)):  # at 0, 1, 3 and 7 seconds
+            await asyncio.sleep(seconds)
+            assert p.calls("ControllerPublishVolume") == calls
+            held = await p.attachment("a")
+            assert held is not None
+            assert held.status.attach_error is not None
+            assert held.status.attach_error.message.startswith("rpc error: code = DeadlineExceeded")
+            assert FINALIZER in held.metadata.finalizers
+        await asyncio.sleep(4)
+        done = await p.attached("a")
+        assert done.status.attach_error is None
+        assert p.calls("ControllerPublishVolume") == 4
+
+
+async def test_the_same_on_a_real_socket_with_the_pauses_set_by_flag() -> None:
+    driver = scripted.driver("attach")
+    driver.script("ControllerPublishVolume", *[Lose(Code.DEADLINE_EXCEEDED)] * 3)
+    async with plant("a", driver=driver, settings={"retry_interval_start": 0.02}) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        done = await p.attached("a")
+        assert done.status.attach_error is None
+        assert p.calls("ControllerPublishVolume") == 4
+
+
+async def test_driver_unregistered_from_csinode_attach_fails_with_message_detach_works_from_annotation() -> (
+    None
+):
+    async with plant("a", "b") as p:
+        await p.volume()
+        await p.volume("late")
+        await p.pod("web", on="a")
+        held = await p.attached("a")
+        assert held.metadata.annotations[NODE_ID] == "a"
+        for name in ("a", "b"):
+            await p.client.patch(CSINode, name, merge={"spec": {"drivers": []}})
+        await p.pod("late", "late", on="b")
+        await p.told(
+            "FailedAttachVolume",
+            f'AttachVolume.Attach failed for volume "pv-late" : CSINode b does not contain driver {NAME}',
+        )
+        await p.remove_pod("web")
+        await p.detached("a")
+        assert p.driver.called("ControllerUnpublishVolume")[0].node_id == "a"
+
+
+async def test_csinode_gone_and_annotation_absent_detach_error_va_stays() -> None:
+    async with plant("a") as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        held = await p.attached("a")
+        await p.client.delete(CSINode, "a")
+        await p.client.patch(VolumeAttachment, held.name, merge={"metadata": {"annotations": None}})
+        await p.remove_pod("web")
+
+        async def failed() -> bool:
+            found = await p.attachment("a")
+            return found is not None and found.status.detach_error is not None
+
+        await until(failed, LONG)
+        assert p.calls("ControllerUnpublishVolume") == 0
+        await p.client.patch(VolumeAttachment, held.name, merge={"metadata": {"annotations": {NODE_ID: "a"}}})
+        await p.detached("a")
+
+
+async def test_secret_missing_attacherror_naming_it_no_rpc() -> None:
+    async with plant("a") as p:
+        reference = {"name": "key", "namespace": "kube-system"}
+        await p.volume(csi={"controllerPublishSecretRef": reference})
+        await p.pod("web", on="a")
+
+        async def named() -> bool:
+            found = await p.attachment("a")
+            error = found.status.attach_error if found is not None else None
+            return error is not None and "kube-system/key" in error.message
+
+        await until(named, LONG)
+        assert p.calls("ControllerPublishVolume") == 0
+        body = {"metadata": {"name": "key", "namespace": "kube-system"}, "stringData": {"user": "me"}}
+        await p.client.create(codec.convert(Secret, body))
+        await p.attached("a")
+        assert dict(p.driver.called("ControllerPublishVolume")[0].secrets) == {"user": "me"}
+
+
+@pytest.mark.parametrize("capable", [True, False])
+async def test_readonly_pv_without_publish_readonly_request_has_readonly_false(capable: bool) -> None:
+    driver = scripted.driver(*(["attach", "readonly"] if capable else ["attach"]))
+    async with plant("a", driver=driver) as p:
+        await p.volume(csi={"readOnly": True})
+        await p.pod("web", on="a")
+        await p.attached("a")
+        assert driver.called("ControllerPublishVolume")[0].readonly is capable
+
+
+async def test_no_publish_unpublish_capability_va_attached_no_finalizer() -> None:
+    driver = scripted.driver()
+    async with plant("a", driver=driver) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        held = await p.attached("a")
+        assert not held.metadata.finalizers
+        assert not held.status.attachment_metadata
+        assert FINALIZER not in (await p.client.get(PersistentVolume, "pv-data")).metadata.finalizers
+        await p.remove_pod("web")
+        await p.detached("a")
+        assert driver.calls == []
+
+
+async def test_listvolumes_shows_the_volume_missing_on_the_node_publish_reissued() -> None:
+    driver = scripted.driver("attach", "list", "list-published")
+    async with plant("a", driver=driver, settings={"reconcile_sync": 0.1}) as p:
+        await p.volume()
+        await _known_to(driver, "vol-data")
+        await p.pod("web", on="a")
+        await p.attached("a")
+        driver.published["vol-data"].clear()  # somebody has detached it at the storage itself
+
+        async def again() -> bool:
+            return await p.published() == {"a"}
+
+        await until(again, LONG)
+        assert p.calls("ControllerPublishVolume") == 2
+        driver.published["vol-stray"].add("a")  # a publication without an attachment is not touched
+        await quiet(0.3)
+        assert await p.published("stray") == {"a"}
+        assert p.calls("ControllerPublishVolume") == 2
+
+
+async def _known_to(driver: scripted.Driver, handle: str) -> None:
+    from volplane.csi import v1
+
+    driver.volumes[handle] = v1.Volume(volume_id=handle)
+
+
+async def test_pv_deleted_while_attached_remains_until_the_va_is_gone_then_finalizer_drops() -> None:
+    async with plant("a") as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        await p.attached("a")
+        await p.client.delete(PersistentVolume, "pv-data")
+        # Its protection is nobody's here: only the attacher holds it.
+        kept = (await p.client.get(PersistentVolume, "pv-data")).metadata.finalizers
+        assert FINALIZER in kept
+        await p.client.patch(PersistentVolume, "pv-data", merge={"metadata": {"finalizers": [FINALIZER]}})
+        await quiet()
+        assert await p.client.find(PersistentVolume, "pv-data") is not None
+        await p.remove_pod("web")
+        await p.detached("a")
+
+        async def gone() -> bool:
+            return await p.client.find(PersistentVolume, "pv-data") is None
+
+        await until(gone, LONG)
+
+
+async def test_va_of_another_driver_untouched() -> None:
+    async with plant("a") as p:
+        body = {
+            "metadata": {"name": "foreign"},
+            "spec": {
+                "attacher": "other.csi.example.com",
+                "nodeName": "a",
+                "source": {"persistentVolumeName": "pv-data"},
+            },
+        }
+        await p.client.create(codec.convert(VolumeAttachment, body))
+        await quiet(0.3)
+        found = await p.client.get(VolumeAttachment, "foreign")
+        assert not found.metadata.finalizers
+        assert not found.status.attached
+        assert p.driver.calls == []
+
+
+async def test_two_replicas_only_the_leader_calls_rpcs() -> None:
+    elected = {"leader_election": True, "leader_election_namespace": "kube-system"}
+    quick = {
+        "leader_election_lease_duration": 1.5,
+        "leader_election_renew_deadline": 1.0,
+        "leader_election_retry_period": 0.2,
+    }
+    async with plant("a", settings={**elected, **quick}) as p:
+        lease = f"external-attacher-leader-{NAME}"
+
+        async def led() -> str:
+            found = await p.client.find(Lease, lease, "kube-system")
+            return (found.spec.holder_identity or "") if found is not None else ""
+
+        assert await until(led, LONG) == "attacher"
+        await p.start_attacher(name="second", **elected, **quick)
+        await p.volume()
+        await p.pod("web", on="a")
+        await p.attached("a")
+        await quiet(0.5)
+        assert p.calls("ControllerPublishVolume") == 1
+        await p.kill("attacher")
+        await p.remove_pod("web")
+        await p.detached("a")
+        assert await led() == "second"
+        assert p.calls("ControllerUnpublishVolume") == 1
+
+
+async def test_duplicate_controllerpublish_from_two_attachers_both_ok_one_attachment() -> None:
+    """Section G: during a change of leaders both may call."""
+    driver = scripted.driver("attach")
+    async with plant("a", driver=driver) as p:
+        await p.start_attacher(name="second", retry_interval_start=0.05)
+        hold = [Hold(), Hold()]
+        driver.script("ControllerPublishVolume", *hold)
+        await p.volume()
+        await p.pod("web", on="a")
+        await until_called(p, "ControllerPublishVolume", 1)
+        await quiet()
+        for each in hold:
+            each.release()
+        await p.attached("a")
+        assert await p.published() == {"a"}
+        assert driver.violations == 0
+        assert len(await p.attachments()) == 1
+        node = await p.client.get(Node, "a")
+        assert [v.name for v in node.status.volumes_attached] == [unique()]
+
+
+async def test_failing_with_resource_exhausted_is_told_with_its_code_where_the_gate_is_on() -> None:
+    driver = scripted.driver("attach")
+    driver.always("ControllerPublishVolume", Fail(Code.RESOURCE_EXHAUSTED, "full"))
+    settings = {"feature_gates": {"MutableCSINodeAllocatableCount": True}, "retry_interval_start": 0.05}
+    async with plant("a", driver=driver, settings=settings) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+
+        async def told() -> bool:
+            found = await p.attachment("a")
+            error = found.status.attach_error if found is not None else None
+            return error is not None and error.error_code == 8
+
+        await until(told, LONG)

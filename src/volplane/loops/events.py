@@ -41,6 +41,8 @@ COMBINED = "(combined from similar events): "
 
 V = TypeVar("V")
 
+_serial = count()  # of all recorders: two may tell of one object in the same microsecond
+
 
 class Recent(Generic[V]):
     """A dictionary that remembers only the newest entries."""
@@ -147,7 +149,6 @@ class Recorder:
         self._hurry = asyncio.Event()  # somebody waits for the notes
         self._task: asyncio.Task[None] | None = None
         self._correlator = Correlator()
-        self._serial = count()
 
     def event(
         self, obj: Resource | ObjectReference, type: str, reason: str, message: str, component: str = ""
@@ -273,7 +274,7 @@ class Recorder:
         self._correlator.known.put(identity, Known(made.name, first, count))
 
     def _fresh_name(self, note: Note) -> str:
-        nanos = int(clock.wall().timestamp() * 1_000_000) * 1000 + next(self._serial) % 1000
+        nanos = int(clock.wall().timestamp() * 1_000_000) * 1000 + next(_serial) % 1000
         return f"{note.about.name}.{nanos:x}"
 
 

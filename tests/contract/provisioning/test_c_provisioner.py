@@ -1,0 +1,418 @@
+"""Contract provisioning C, the provisioner: the cases to test. Those that kill it are in test_c_crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.contract.provisioning.stage import stage
+from tests.loops.inprocess import running, until
+from tests.support import scripted
+from tests.support.scripted import Break, Delay, Fail, Hold, Lose
+from volplane import scheduler
+from volplane.api import codec, quantity
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.errors import Unavailable
+from volplane.api.storage import CSINode, StorageClass, VolumeAttachment
+from volplane.client.client import Client
+from volplane.csi.outcome import Code
+from volplane.rules import binding
+from volplane.sidecars.provisioner.order import INTENT
+
+virtual = pytest.mark.virtual
+
+
+# DeadlineExceeded although the volume was made
+
+
+@virtual
+async def test_a_call_that_timed_out_after_the_volume_was_made_is_repeated_identically() -> None:
+    driver = scripted.driver()
+    driver.script("CreateVolume", Lose(), Lose())
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        await s.bound()
+        requests = driver.called("CreateVolume")
+        assert len(requests) == 3
+        assert all(r == requests[0] for r in requests)
+        assert len(driver.volumes) == 1
+
+
+@pytest.mark.parametrize("how", [Break(), Delay(2.0)], ids=["connection breaks", "time-out of 1s"])
+async def test_the_same_on_a_real_socket(how: Any) -> None:
+    driver = scripted.driver()
+    driver.script("CreateVolume", how)
+    async with stage(driver, timeout=1.0, retry_interval_start=0.1) as s:
+        await s.storage_class()
+        await s.claim()
+        await s.bound()
+        requests = await s.called("CreateVolume", 1 if isinstance(how, Delay) else 2)
+        assert all(r == requests[0] for r in requests)
+        assert len(driver.volumes) == 1
+        assert len(await s.volumes()) == 1
+
+
+# Claim deleted during background provisioning
+
+
+@virtual
+async def test_a_claim_deleted_while_the_call_is_open_is_provisioned_to_the_end_and_cleaned_up() -> None:
+    driver = scripted.driver()
+    driver.script("CreateVolume", Fail(Code.UNAVAILABLE), Lose(Code.ABORTED), Fail(Code.DEADLINE_EXCEEDED))
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        await s.called("CreateVolume")
+        await s.delete(PersistentVolumeClaim, "data")
+        await s.gone(PersistentVolumeClaim, "data")
+        assert len(driver.called("CreateVolume")) == 4
+        await s.called("DeleteVolume")
+        await asyncio.sleep(60)
+        assert await s.volumes() == []
+        assert driver.volumes == {}
+        assert len(driver.called("DeleteVolume")) == 1
+
+
+@virtual
+async def test_a_claim_deleted_after_a_final_error_is_dropped() -> None:
+    driver = scripted.driver()
+    driver.always("CreateVolume", Fail(Code.INTERNAL, "no luck"))
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        failed = await s.event("ProvisioningFailed")
+        assert (failed.type, failed.message) == (
+            "Warning",
+            'failed to provision volume with StorageClass "fast": rpc error: code = Internal desc = no luck',
+        )
+        await s.delete(PersistentVolumeClaim, "data")
+        await s.gone(PersistentVolumeClaim, "data")
+        calls = len(driver.called("CreateVolume"))
+        await asyncio.sleep(600)
+        assert len(driver.called("CreateVolume")) <= calls + 1
+
+
+# The API server refuses to save
+
+
+class Refusing:
+    """A client that cannot make volumes for a while."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self.refuses = client, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def create(self, obj: Any, **options: Any) -> Any:
+        if self.refuses and isinstance(obj, PersistentVolume):
+            raise Unavailable("not now")
+        return await self._client.create(obj, **options)
+
+
+@virtual
+async def test_a_volume_that_cannot_be_saved_for_ten_minutes_is_saved_later_and_never_deleted() -> None:
+    driver = scripted.driver()
+    made: list[Refusing] = []
+
+    def refusing(around: Any) -> Refusing:
+        made.append(Refusing(around.role("csi-provisioner")))
+        return made[0]
+
+    async with stage(driver, client=refusing) as s:
+        await s.storage_class()
+        await s.claim()
+        await s.called("CreateVolume")
+        await asyncio.sleep(600)
+        assert await s.volumes() == []
+        made[0].refuses = False
+        await asyncio.sleep(1000)
+        await s.bound()
+        assert driver.called("DeleteVolume") == []
+        assert len(driver.called("CreateVolume")) == 1
+
+
+# ResourceExhausted, Internal
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("mode", "code", "kept"),
+    [
+        ("WaitForFirstConsumer", Code.RESOURCE_EXHAUSTED, False),
+        ("WaitForFirstConsumer", Code.INTERNAL, True),
+        ("Immediate", Code.RESOURCE_EXHAUSTED, None),
+    ],
+)
+async def test_a_full_node_is_given_back_and_another_error_keeps_it(
+    mode: str, code: Code, kept: bool | None
+) -> None:
+    driver = scripted.driver("topology")
+    driver.always("CreateVolume", Fail(code))
+    async with stage(driver, roles=("binder", "provisioner")) as s:
+        await s.storage_class(mode=mode)
+        await s.node("n1", "a")
+        chosen = {binding.SELECTED_NODE: "n1"} if kept is not None else {}
+        await s.claim(notes=chosen)
+        await s.called("CreateVolume")
+        await asyncio.sleep(10)
+        notes = (await s.find(PersistentVolumeClaim, "data")).metadata.annotations
+        if kept is not None:
+            assert (binding.SELECTED_NODE in notes) is kept
+        repeated = len(driver.called("CreateVolume")) > 1
+        assert repeated is (kept is not False)
+        assert INTENT not in notes
+
+
+@virtual
+async def test_a_pod_whose_node_is_full_is_scheduled_elsewhere() -> None:
+    driver = scripted.driver("topology")
+    async with stage(driver) as s:
+        await s.storage_class(mode="WaitForFirstConsumer")
+        for name, zone in (("n1", "a"), ("n2", "b")):
+            await s.node(name, zone)
+            status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"pods": "110"}}
+            await s.edit(Node, name, {"status": status}, status=True)
+        driver.script("CreateVolume", Fail(Code.RESOURCE_EXHAUSTED))
+        async with running(scheduler.run(s.around.role("scheduler"))):
+            await s.claim()
+            await s.pod("web", "data")
+            first, second = await s.called("CreateVolume", 2)
+            zones = [
+                r.accessibility_requirements.preferred[0].segments[scripted.ZONE] for r in (first, second)
+            ]
+            await s.bound()
+            landed = await s.client.get(Pod, "web", "default")
+            async with asyncio.timeout(60):
+                while not landed.spec.node_name:
+                    await asyncio.sleep(0.1)
+                    landed = await s.client.get(Pod, "web", "default")
+            assert landed.spec.node_name == {"a": "n1", "b": "n2"}[zones[1]]
+
+
+# InvalidArgument
+
+
+@virtual
+async def test_wrong_arguments_are_not_repeated_within_five_minutes() -> None:
+    driver = scripted.driver()
+    driver.always("CreateVolume", Fail(Code.INVALID_ARGUMENT, "no such type"))
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        told = await s.event("ProvisioningFailed")
+        assert told.message == (
+            "Volume provisioning failed with infeasible error. Retries will be delayed. "
+            "rpc error: code = InvalidArgument desc = no such type"
+        )
+        await asyncio.sleep(3600)
+        assert 2 <= len(driver.called("CreateVolume")) <= 13
+
+
+@virtual
+async def test_a_class_that_is_made_again_is_tried_at_once() -> None:
+    driver = scripted.driver()
+    driver.script("CreateVolume", Fail(Code.INVALID_ARGUMENT))
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        await s.event("ProvisioningFailed")
+        await s.delete(StorageClass, "fast")
+        await s.storage_class()
+        await asyncio.sleep(10)
+        assert len(driver.called("CreateVolume")) == 2
+        await s.bound()
+
+
+# What the driver answers
+
+
+@virtual
+async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None:
+    driver = scripted.driver()
+    driver.answers = 1 << 29
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        await s.called("DeleteVolume")
+        assert driver.volumes == {}
+        await s.event("ProvisioningFailed", "created volume capacity 536870912 less than requested")
+        assert INTENT in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
+        driver.answers = None
+        _, held = await s.bound()
+        assert held.spec.capacity == {"storage": "1Gi"}
+
+
+@virtual
+async def test_a_volume_of_unknown_size_has_the_size_that_was_asked_for() -> None:
+    driver = scripted.driver()
+    driver.answers = 0
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim(size="1500M")
+        _, held = await s.bound()
+        assert quantity.value(held.spec.capacity["storage"]) == 1_500_000_000
+
+
+@virtual
+async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were() -> None:
+    driver = scripted.driver("topology")
+    driver.script("CreateVolume", Fail(Code.DEADLINE_EXCEEDED), Lose())
+    async with stage(driver, roles=("binder", "provisioner")) as s:
+        await s.storage_class(mode="WaitForFirstConsumer")
+        await s.node("n1", "a")
+        await s.node("n2", "b")
+        await s.claim(notes={binding.SELECTED_NODE: "n2"})
+        await s.called("CreateVolume")
+        await s.delete(CSINode, "n2")
+        await s.delete(Node, "n2")
+        await s.bound()
+        requests = driver.called("CreateVolume")
+        assert len(requests) == 3
+        assert all(r == requests[0] for r in requests)
+        preferred = requests[0].accessibility_requirements.preferred
+        assert [t.segments[scripted.ZONE] for t in preferred] == ["b", "a"]
+
+
+# The end of a volume
+
+
+@virtual
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+async def test_a_volume_deleted_before_its_claim_keeps_its_policy(policy: str) -> None:
+    driver = scripted.driver()
+    async with stage(driver) as s:
+        await s.storage_class(reclaimPolicy=policy)
+        await s.claim()
+        _, held = await s.bound()
+        await s.delete(PersistentVolume, held.name)
+        await asyncio.sleep(60)
+        assert (await s.find(PersistentVolume, held.name)).is_deleting
+        await s.delete(PersistentVolumeClaim, "data")
+        await s.gone(PersistentVolume, held.name)
+        assert len(driver.called("DeleteVolume")) == (1 if policy == "Delete" else 0)
+        assert len(driver.volumes) == (0 if policy == "Delete" else 1)
+
+
+@virtual
+async def test_a_released_volume_whose_policy_becomes_retain_is_kept() -> None:
+    driver = scripted.driver()
+    driver.always("DeleteVolume", Fail(Code.INTERNAL, "busy"))
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        _, held = await s.bound()
+        await s.delete(PersistentVolumeClaim, "data")
+        told = await s.event("VolumeFailedDelete", about=held.name)
+        assert (told.type, told.message) == ("Warning", "rpc error: code = Internal desc = busy")
+        await s.edit(PersistentVolume, held.name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+        await asyncio.sleep(60)
+        calls = len(driver.called("DeleteVolume"))
+        await asyncio.sleep(600)
+        assert len(driver.called("DeleteVolume")) == calls
+        kept = await s.find(PersistentVolume, held.name)
+        assert kept.status.phase == "Released"
+        assert binding.EXTERNAL_FINALIZER not in kept.metadata.finalizers
+        assert len(driver.volumes) == 1
+
+
+class Dropping:
+    """A client whose patches of volumes fail for a while."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self.refuses = client, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def patch(self, type: type[Any], *args: Any, **options: Any) -> Any:
+        if self.refuses and type is PersistentVolume:
+            raise Unavailable("not now")
+        return await self._client.patch(type, *args, **options)
+
+
+@virtual
+async def test_a_finalizer_that_cannot_be_dropped_repeats_the_deletion() -> None:
+    driver = scripted.driver()
+    made: list[Dropping] = []
+
+    def dropping(around: Any) -> Dropping:
+        made.append(Dropping(around.role("csi-provisioner")))
+        return made[0]
+
+    async with stage(driver, client=dropping) as s:
+        await s.storage_class()
+        await s.claim()
+        _, held = await s.bound()
+        made[0].refuses = True
+        await s.delete(PersistentVolumeClaim, "data")
+        await s.called("DeleteVolume", 2)
+        made[0].refuses = False
+        await s.gone(PersistentVolume, held.name)
+        assert driver.volumes == {}
+
+
+@virtual
+async def test_an_unknown_reserved_parameter_is_refused_without_a_call() -> None:
+    driver = scripted.driver()
+    async with stage(driver) as s:
+        await s.storage_class(parameters={"csi.storage.k8s.io/foo": "bar"})
+        await s.claim()
+        told = await s.event("ProvisioningFailed")
+        assert "csi.storage.k8s.io/foo" in told.message
+        await asyncio.sleep(600)
+        assert driver.calls == []
+
+
+# Beyond the list
+
+
+@virtual
+async def test_a_volume_that_is_still_attached_is_not_deleted() -> None:
+    driver = scripted.driver("attach")
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        _, held = await s.bound()
+        spec = {"attacher": scripted.NAME, "nodeName": "n1", "source": {"persistentVolumeName": held.name}}
+        await s.client.create(codec.convert(VolumeAttachment, {"metadata": {"name": "a"}, "spec": spec}))
+        await s.delete(PersistentVolumeClaim, "data")
+        told = await s.event("VolumeFailedDelete")
+        assert told.message == f"persistentvolume {held.name} is still attached to node n1"
+        assert driver.called("DeleteVolume") == []
+        await s.client.delete(VolumeAttachment, "a")
+        await s.gone(PersistentVolume, held.name)
+
+
+@virtual
+async def test_a_static_volume_of_the_driver_is_looked_after_too() -> None:
+    driver = scripted.driver()
+    async with stage(driver) as s:
+        await s.volume("mine", persistentVolumeReclaimPolicy="Delete")
+        await s.claim(cls="")
+        await s.bound("data", to="mine")
+        await asyncio.sleep(1)
+        assert binding.EXTERNAL_FINALIZER in (await s.find(PersistentVolume, "mine")).metadata.finalizers
+        await s.delete(PersistentVolumeClaim, "data")
+        await s.gone(PersistentVolume, "mine")
+        assert [r.volume_id for r in driver.called("DeleteVolume")] == ["vol-mine"]
+
+
+async def test_a_call_that_hangs_holds_up_no_other_claim() -> None:
+    driver = scripted.driver()
+    hold = Hold()
+    driver.script("CreateVolume", hold)
+    async with stage(driver, timeout=60.0) as s:
+        await s.storage_class()
+        for i in range(20):
+            await s.claim(f"c{i}")
+
+        async def others() -> bool:
+            claims = await s.client.list(PersistentVolumeClaim, "default")
+            return sum(c.status.phase == "Bound" for c in claims) == 19
+
+        await until(others, 60)
+        hold.release()

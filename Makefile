@@ -5,7 +5,7 @@ PYTHON ?= python3
 CACHE  ?= $(HOME)/.cache/volplane
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo test lint bench proto reference lock clean
+.PHONY: help setup packages peers demo test lint bench proto reference lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,11 +22,14 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 packages: ## install the Debian packages that are missing (as root)
 	@sh tools/packages.sh
 
+peers: ## build the upstream programs that the tests run against, outside the repository
+	@$(PYTHON) tools/peers.py --cache $(CACHE)
+
 demo: setup ## a claim and a pod, data written, the pod moved, data read back; everything removed
 	$(BIN)/volplane demo
 
-test: setup ## the whole test suite
-	$(BIN)/python -m pytest $(TESTS)
+test: setup peers ## the whole test suite
+	VOLPLANE_CACHE=$(CACHE) $(BIN)/python -m pytest $(TESTS)
 
 lint: setup ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

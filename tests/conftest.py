@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 import uvloop
 
+from tests.support import peers
 from volplane.base.virtual import VirtualLoop
 
 # The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
@@ -22,8 +23,9 @@ hypothesis.settings.register_profile("steady", derandomize=True)
 if not os.environ.get("VOLPLANE_EXPLORE"):
     hypothesis.settings.load_profile("steady")
 
-# Peers that come with the project's own tools (aws) are found like those of the machine.
-os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+# Peers that come with the project's own tools (aws) are found like those of the machine; those that we build
+# come last, so that the machine's kubectl stays what `kubectl` means.
+os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"], str(peers.BIN)))
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -44,10 +46,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs root")
     for mark in item.iter_markers("peer"):
         for peer in mark.args:
-            if shutil.which(peer) is None:
-                reason = f"peer {peer} is not installed"
-                if os.environ.get("CI"):
-                    pytest.fail(f"{reason}, and CI is meant to have it")
+            if peers.find(peer) is None:
+                reason = peers.why_missing(peer)
+                if peers.must_be_there(peer):
+                    pytest.fail(f"{reason}; CI is meant to have it")
                 pytest.skip(reason)
 
 

@@ -215,6 +215,7 @@ class Separate:
             self._login("system:kube-controller-manager"),
             "--root-ca-file",
             str(self.authority.pair.cert_path),
+            f"--controllers={','.join(settings.controllers)}",
             f"--pvclaimbinder-sync-period={settings.pvclaimbinder_sync_period}",
             f"--node-monitor-grace-period={settings.node_monitor_grace_period}",
             f"--max-wait-for-unmount={settings.max_wait_for_unmount}",

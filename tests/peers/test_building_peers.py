@@ -1,0 +1,63 @@
+"""How upstream's programs get into the cache, and what is said when they do not."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.support import peers
+from tools import peers as builds
+
+# A go command that can download nothing.
+GO = "#!/bin/sh\necho 'go: downloading something' >&2\necho 'this module is not here' >&2\nexit 1\n"
+PEER = builds.Peer("some-peer", "example.invalid/some-peer", "v1.0.0", "./cmd/some-peer")
+
+
+@pytest.fixture
+def go_without_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "tools" / "go"
+    program.parent.mkdir()
+    program.write_text(GO)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("go_without_modules")
+def test_a_build_that_fails_says_why_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(builds, "CACHE", tmp_path)
+    monkeypatch.setitem(peers.BUILT, PEER.name, PEER)
+    assert peers.why_missing("some-peer") == "peer some-peer v1.0.0 is not built: `make peers` does"
+    for _ in range(2):
+        builds.build_missing(tmp_path, [PEER])
+        said = capsys.readouterr().err
+        assert "peers: [1/1] building some-peer v1.0.0 …" in said
+        assert "peers: could not build some-peer v1.0.0: this module is not here" in said
+    wanted = "peer some-peer v1.0.0 could not be built: this module is not here"
+    assert peers.why_missing("some-peer") == wanted
+
+
+def test_what_is_built_stays_until_its_version_is_bumped(tmp_path: Path) -> None:
+    made = builds.program(tmp_path, PEER)
+    made.parent.mkdir()
+    made.write_text("#!/bin/sh\n")
+    made.chmod(stat.S_IRWXU)
+    builds.failure(tmp_path, PEER).write_text("an earlier attempt")
+    builds.build_missing(tmp_path, [PEER])  # nothing to build: the program of this version is there
+    assert (tmp_path / "bin" / "some-peer").resolve() == made.resolve()
+    assert not builds.failure(tmp_path, PEER).exists()
+    assert builds.is_built(tmp_path, PEER)
+    assert not builds.is_built(tmp_path, PEER._replace(version="v1.0.1"))
+
+
+def test_a_peer_that_ci_builds_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    assert not peers.must_be_there("csi-provisioner")
+    monkeypatch.setenv("CI", "true")
+    assert peers.must_be_there("csi-provisioner")
+    assert peers.must_be_there("kubectl")
+    assert not peers.must_be_there("csi-attacher")  # nobody builds it: it is found or it is not

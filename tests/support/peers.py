@@ -1,0 +1,62 @@
+"""Upstream's programs as the tests find them: in the cache that `make peers` fills, or on PATH.
+
+A peer that `make peers` builds must be there in CI. One that it cannot build everywhere is run where somebody
+has put it on PATH, and skipped with the reason elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tools import peers as builds
+
+BIN = builds.CACHE / "bin"
+BUILT = {peer.name: peer for peer in builds.PEERS}
+
+# Not on the Go module proxy in a version that speaks today's API: only found, never built.
+FOUND = {
+    "csi-attacher": "external-attacher v4",
+    "csi-node-driver-registrar": "node-driver-registrar v2",
+}
+
+
+def find(name: str) -> str | None:
+    """Where a peer is: the version that the table names before any other."""
+    return shutil.which(name, path=str(BIN)) or shutil.which(name)
+
+
+def path(name: str) -> str:
+    found = find(name)
+    assert found is not None, why_missing(name)
+    return os.path.abspath(found)
+
+
+def why_missing(name: str) -> str:
+    if name in FOUND:
+        return f"peer {name} ({FOUND[name]}) is not on PATH, and `make peers` does not build it"
+    if (peer := BUILT.get(name)) is None:
+        return f"peer {name} is not installed"
+    try:
+        said = builds.failure(builds.CACHE, peer).read_text().strip()
+    except FileNotFoundError:
+        return f"peer {name} {peer.version} is not built: `make peers` does"
+    return f"peer {name} {peer.version} could not be built: {said}"
+
+
+def must_be_there(name: str) -> bool:
+    """Whether a run that misses it is worth nothing."""
+    return bool(os.environ.get("CI")) and name not in FOUND
+
+
+def version(name: str) -> str:
+    return BUILT[name].version if name in BUILT else "found"
+
+
+def manifests(name: str, *parts: str) -> list[Path]:
+    """What upstream ships for a peer: its roles, its definitions."""
+    place = builds.deployed(builds.CACHE, BUILT[name])
+    found = sorted(file for part in parts for file in place.glob(f"**/{part}"))
+    assert found, f"{place} has nothing like {parts}"
+    return found

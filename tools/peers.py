@@ -1,0 +1,259 @@
+"""Builds the upstream programs that the tests run against, outside the repository.
+
+    python tools/peers.py [--cache DIR] [name …]
+
+Each is built from the source that the Go module proxy serves, checked against Go's checksum database, into
+`DIR/peers/<name>-<version>`; `DIR/bin/<name>` points at it, so that a version bumped in the table below is
+built anew. A program that cannot be built leaves `<name>-<version>.failed` with the reason, which the tests
+that need it show when they skip. What upstream ships beside the program (roles, custom resource definitions)
+is kept in `DIR/peers/<name>-<version>.deploy`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+CACHE = Path(os.environ.get("VOLPLANE_CACHE") or Path.home() / ".cache" / "volplane")
+CSI = "github.com/kubernetes-csi"
+PATIENCE = 1800  # seconds for one build on a slow machine
+
+
+class Peer(NamedTuple):
+    name: str
+    module: str
+    version: str
+    package: str  # inside the module; "" = `main` below
+    replace: tuple[tuple[str, str], ...] = ()  # modules whose source the module's archive does not carry
+    deploy: tuple[tuple[str, str], ...] = ()  # (module, directory) to keep: "" is the peer's own module
+    main: str = ""
+    flags: str = ""  # for the linker
+
+
+# kubectl's own main lies in a module that cannot be built by itself: this is all of it that matters.
+KUBECTL = """package main
+
+import (
+\t"k8s.io/component-base/cli"
+\t"k8s.io/kubectl/pkg/cmd"
+\t"k8s.io/kubectl/pkg/cmd/util"
+)
+
+func main() {
+\tif err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
+\t\tutil.CheckErr(err)
+\t}
+}
+"""
+SNAPSHOT_CLIENT = f"{CSI}/external-snapshotter/client/v8"
+SNAPSHOT_CLIENT_VERSION = "v8.2.0"
+KUBECTL_VERSION = "v0.35.4"
+
+# The newest versions that the proxy serves with a checksum and that run against the API of v1.35.
+PEERS = (
+    Peer("csi-sanity", f"{CSI}/csi-test/v5", "v5.6.0", "./cmd/csi-sanity"),
+    Peer("hostpathplugin", f"{CSI}/csi-driver-host-path", "v1.7.2", "./cmd/hostpathplugin"),
+    Peer(
+        "csi-provisioner",
+        f"{CSI}/external-provisioner/v5",
+        "v5.1.0",
+        "./cmd/csi-provisioner",
+        deploy=(("", "deploy/kubernetes"),),
+    ),
+    Peer(
+        "csi-resizer",
+        f"{CSI}/external-resizer",
+        "v1.14.0",
+        "./cmd/csi-resizer",
+        deploy=(("", "deploy/kubernetes"),),
+    ),
+    Peer(
+        "csi-snapshotter",
+        f"{CSI}/external-snapshotter/v8",
+        "v8.3.0",
+        "./cmd/csi-snapshotter",
+        replace=((SNAPSHOT_CLIENT, SNAPSHOT_CLIENT_VERSION),),
+        deploy=(("", "deploy/kubernetes/csi-snapshotter"),),
+    ),
+    Peer(
+        "snapshot-controller",
+        f"{CSI}/external-snapshotter/v8",
+        "v8.3.0",
+        "./cmd/snapshot-controller",
+        replace=((SNAPSHOT_CLIENT, SNAPSHOT_CLIENT_VERSION),),
+        deploy=(
+            ("", "deploy/kubernetes/snapshot-controller"),
+            (f"{SNAPSHOT_CLIENT}@{SNAPSHOT_CLIENT_VERSION}", "config/crd"),
+        ),
+    ),
+    Peer(
+        "kubectl",
+        "k8s.io/kubectl",
+        KUBECTL_VERSION,
+        "",
+        main=KUBECTL,
+        flags=f"-X k8s.io/component-base/version.gitVersion=v1{KUBECTL_VERSION.removeprefix('v0')}",
+    ),
+)
+
+
+class Failed(Exception):
+    """A step of a build that ended badly; its text is for the user."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Build the upstream programs that the tests run against.")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where to keep them ({CACHE})")
+    parser.add_argument("names", nargs="*", help="only these")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - {peer.name for peer in PEERS}:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    build_missing(options.cache, [p for p in PEERS if not options.names or p.name in options.names])
+    return 0  # a missing peer is judged by the tests that need it
+
+
+def build_missing(cache: Path, peers: Iterable[Peer]) -> None:
+    (cache / "peers").mkdir(parents=True, exist_ok=True)
+    (cache / "bin").mkdir(exist_ok=True)
+    if all(is_built(cache, peer) for peer in peers):
+        return
+    with _alone(cache):
+        missing = [peer for peer in peers if not is_built(cache, peer)]
+        for number, peer in enumerate(missing, 1):
+            _say(f"[{number}/{len(missing)}] building {peer.name} {peer.version} …")
+            start = time.monotonic()
+            try:
+                build(cache, peer)
+            except (Failed, OSError) as error:
+                failure(cache, peer).write_text(f"{error}\n")
+                _say(f"could not build {peer.name} {peer.version}: {error}")
+            else:
+                _say(f"built {peer.name} {peer.version} in {time.monotonic() - start:.0f} s")
+
+
+# --- where things are
+
+
+def program(cache: Path, peer: Peer) -> Path:
+    return cache / "peers" / f"{peer.name}-{peer.version}"
+
+
+def failure(cache: Path, peer: Peer) -> Path:
+    return program(cache, peer).with_name(f"{peer.name}-{peer.version}.failed")
+
+
+def deployed(cache: Path, peer: Peer) -> Path:
+    return program(cache, peer).with_name(f"{peer.name}-{peer.version}.deploy")
+
+
+def is_built(cache: Path, peer: Peer) -> bool:
+    link = cache / "bin" / peer.name
+    return link.is_symlink() and link.resolve() == program(cache, peer).resolve() and link.exists()
+
+
+# --- one build
+
+
+def build(cache: Path, peer: Peer) -> None:
+    if shutil.which("go") is None:
+        raise Failed("there is no go command on PATH")
+    target = program(cache, peer)
+    if not target.exists():
+        with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as place:
+            source = Path(place) / "source"
+            _sources(peer, source)
+            _keep_manifests(cache, peer)
+            _go("build", *_build_flags(peer), "-o", f"{place}/made", peer.package or ".", cwd=source)
+            os.replace(f"{place}/made", target)
+    failure(cache, peer).unlink(missing_ok=True)
+    fresh = cache / "bin" / f".{peer.name}.{os.getpid()}"
+    fresh.symlink_to(Path("..") / "peers" / target.name)
+    os.replace(fresh, cache / "bin" / peer.name)
+
+
+def _build_flags(peer: Peer) -> list[str]:
+    return ["-mod=mod", "-buildvcs=false", "-trimpath", "-ldflags", f"-s -w {peer.flags}".strip()]
+
+
+def _sources(peer: Peer, place: Path) -> None:
+    """A module to build in: upstream's own, with its go.mod and go.sum, or a new one around our `main`."""
+    if peer.main:
+        place.mkdir()
+        (place / "main.go").write_text(peer.main)
+        _go("mod", "init", f"peers/{peer.name}", cwd=place)
+        _go("get", f"{peer.module}@{peer.version}", cwd=place)
+        _go("mod", "tidy", cwd=place)
+        return
+    shutil.copytree(_download(f"{peer.module}@{peer.version}"), place, copy_function=shutil.copyfile)
+    for directory in (place, *place.rglob("*/")):  # the module cache is read-only
+        directory.chmod(0o755)
+    shutil.rmtree(place / "vendor", ignore_errors=True)  # an archive carries a vendor directory's list alone
+    for module, version in peer.replace:
+        _go("mod", "edit", f"-replace={module}={module}@{version}", cwd=place)
+
+
+def _keep_manifests(cache: Path, peer: Peer) -> None:
+    place = deployed(cache, peer)
+    shutil.rmtree(place, ignore_errors=True)
+    for module, directory in peer.deploy:
+        source = _download(module or f"{peer.module}@{peer.version}") / directory
+        for file in (f for f in source.rglob("*.yaml") if f.is_file()):
+            kept = place / directory / file.relative_to(source)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, kept)
+
+
+def _download(module: str) -> Path:
+    told = _go("mod", "download", "-json", module, cwd=Path("/"))
+    return Path(json.loads(told)["Dir"])
+
+
+def _go(*arguments: str, cwd: Path) -> str:
+    command = ["nice", "go", *arguments]
+    try:
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"go {arguments[0]} took more than {PATIENCE} s") from None
+    if done.returncode:
+        raise Failed(
+            _last_words(done.stdout, done.stderr) or f"go {arguments[0]} ended with {done.returncode}"
+        )
+    return done.stdout
+
+
+def _last_words(stdout: str, stderr: str) -> str:
+    try:
+        said = json.loads(stdout).get("Error", "")  # `go mod download -json` complains on stdout
+    except ValueError:
+        said = ""
+    lines = [
+        line for line in (said or stderr or stdout).splitlines() if not line.startswith("go: downloading")
+    ]
+    return "\n".join(lines[-15:])
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """Two runs of the tests on one machine share the cache: the second waits and finds everything built."""
+    with (cache / "peers" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(line: str) -> None:
+    print(f"peers: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

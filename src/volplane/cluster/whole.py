@@ -45,7 +45,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     nodes: Annotated[int, about("how many nodes: worker-1 … worker-N")] = 3
     nodes_per_zone: Annotated[int, about("how many of them share a zone")] = 2
     port: Annotated[int, about("of the API server; 0: the last one, at first any that is free")] = 0
-    controllers: Annotated[tuple[str, ...], about("which run: * is all of them, -name all but that one")] = ("*",)
+    controllers: Annotated[tuple[str, ...], about("which run: * is all, -name all but that one")] = ("*",)
     pvclaimbinder_sync_period: Annotated[float, about("between two looks at every claim and volume")] = 15.0
     node_monitor_grace_period: Annotated[float, about("silence after which a node counts as lost")] = 40.0
     max_wait_for_unmount: Annotated[float, about("what a node that does not answer gets to unmount")] = 360.0
@@ -58,6 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--nodes-per-zone must be at least 1, not {self.nodes_per_zone}")
         if not 0 <= self.port < 65536:
             raise ValueError(f"--port must be a port number, not {self.port}")
+        manager.chosen(self.controllers)  # raises UnknownController
 
 
 class Cluster:

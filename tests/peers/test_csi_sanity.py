@@ -35,6 +35,7 @@ REASONS = {
     "Modify volume not supported": "ControllerModifyVolume",
     "NodeGetStorageHealth not supported": "NodeGetStorageHealth",
     "NodeGetVolumeHealth not supported": "NodeGetVolumeHealth",
+    "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
     "Snapshot not supported": "CreateSnapshot",
     "Volume Cloning not supported": "CLONE_VOLUME",
 }

@@ -1,0 +1,164 @@
+"""The kubectls that users have: Debian's (1.20) and the newest one on this machine.
+
+A machine that has another kubectl installed gets Debian's by unpacking its package into the cache of built
+peers; what cannot be had is not in the list, and its tests say so by being skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+CACHE = Path(os.environ.get("VOLPLANE_CACHE", "~/.cache/volplane")).expanduser()
+DEBIAN = 20  # minor version
+
+
+class Program(Struct, frozen=True):
+    path: str
+    minor: int
+
+    def __str__(self) -> str:
+        return f"1.{self.minor}"
+
+
+@functools.cache
+def programs() -> tuple[Program, ...]:
+    """Debian's and the newest; one of them, or none, where no other is to be had."""
+    seen = [program for path in _candidates() if (program := _asked(path))]
+    old = [p for p in seen if p.minor == DEBIAN] or _unpacked()
+    newest = max(seen, key=lambda program: program.minor, default=None)
+    return tuple({p.minor: p for p in [*old[:1], *([newest] if newest else [])]}.values())
+
+
+def _candidates() -> list[str]:
+    built = sorted(str(p) for p in (CACHE / "bin").glob("kubectl*"))
+    return [*built, *([found] if (found := shutil.which("kubectl")) else [])]
+
+
+def _asked(path: str) -> Program | None:
+    told = subprocess.run([path, "version", "--client"], capture_output=True, text=True, check=False)
+    match = re.search(r"v1\.(\d+)\.", told.stdout) or re.search(r'Minor:"(\d+)', told.stdout)
+    return Program(path, int(match[1])) if match else None
+
+
+def _unpacked() -> list[Program]:
+    """Debian's package without installing it: another kubectl may be in its place."""
+    place = CACHE / f"kubectl-1.{DEBIAN}"
+    if not (place / "kubectl").exists():
+        if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+            return []
+        with tempfile.TemporaryDirectory(prefix="vp-deb-") as directory:
+            asked = ["apt-get", "download", "-qq", "kubernetes-client"]
+            if subprocess.run(asked, cwd=directory, capture_output=True, check=False).returncode:
+                return []
+            (package,) = Path(directory).glob("*.deb")
+            subprocess.run(["dpkg-deb", "-x", str(package), f"{directory}/x"], check=True)
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.move(f"{directory}/x/usr/bin/kubectl", place / "kubectl")
+    found = _asked(str(place / "kubectl"))
+    return [found] if found and found.minor == DEBIAN else []
+
+
+class Failed(AssertionError):
+    """kubectl ended otherwise than the test expects."""
+
+
+class Kubectl:
+    """One program, one namespace, one home of its own (its caches and plugins are nobody else's)."""
+
+    def __init__(self, program: Program, kubeconfig: str, home: Path, namespace: str) -> None:
+        self.program, self.namespace, self.home = program, namespace, home
+        self.env = {**os.environ, "KUBECONFIG": kubeconfig, "HOME": str(home), "LC_ALL": "C"}
+
+    @property
+    def minor(self) -> int:
+        return self.program.minor
+
+    def argv(self, words: tuple[str, ...]) -> list[str]:
+        # At the end, but before what belongs to the command in the container.
+        cut = words.index("--") if "--" in words else len(words)
+        scope = [] if {"-n", "-A", "--all-namespaces"} & set(words[:cut]) else ["-n", self.namespace]
+        return [self.program.path, *words[:cut], *scope, *words[cut:]]
+
+    def run(self, *words: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(words),
+            input=stdin,
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def __call__(self, *words: str, stdin: str = "", code: int = 0, **env: str) -> str:
+        """What it says on standard output; `code` is the exit code that must come."""
+        done = self.run(*words, stdin=stdin, **env)
+        if done.returncode != code:
+            raise Failed(f"kubectl {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def fails(self, *words: str, stdin: str = "", code: int = 1) -> str:
+        """What it complains about."""
+        done = self.run(*words, stdin=stdin)
+        if done.returncode != code:
+            raise Failed(f"kubectl {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stderr
+
+    def apply(self, manifest: str, *words: str) -> str:
+        return self("apply", "-f", "-", *words, stdin=manifest)
+
+    def value(self, path: str, *what: str) -> str:
+        return self("get", *what, "-o", f"jsonpath={{{path}}}")
+
+    @contextmanager
+    def start(self, *words: str) -> Iterator[Following]:
+        """A command that goes on: its lines as they come; ended by its pid."""
+        process = subprocess.Popen(
+            self.argv(words), env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            yield Following(process)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+class Following:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.seen: list[str] = []
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failed(f"it ended with {self.process.wait()}: {''.join(self.seen)}")
+        self.seen.append(line)
+        return line.rstrip("\n")
+
+    def until(self, text: str) -> str:
+        """The first line with that text; a test's own time limit ends the waiting."""
+        end = time.monotonic() + 60
+        while text not in (line := self.line()):
+            if time.monotonic() > end:
+                raise Failed(f"no {text!r} in {''.join(self.seen)}")
+        return line
+
+    def has_more(self) -> bool:
+        return bool(select.select([self.process.stdout], [], [], 0.2)[0])
+
+    def ended(self) -> Any:
+        return self.process.wait(60)

@@ -15,7 +15,6 @@ GROUP = "art.example.com"
 
 @kopf.on.startup()
 def quick(settings: kopf.OperatorSettings, **_: Any) -> None:
-    settings.posting.enabled = True
     settings.persistence.finalizer = f"{GROUP}/painter"
     # Status has its own subresource; what kopf remembers goes into annotations.
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
@@ -33,6 +32,7 @@ def paint(body: kopf.Body, spec: kopf.Spec, name: str, namespace: str, **_: Any)
         except kubernetes.client.ApiException as error:
             if error.status != 409:
                 raise
+    kopf.info(body, reason="Painted", message=f"in {spec['colour']}")
     return {"colour": spec["colour"]}
 
 

@@ -153,7 +153,7 @@ def test_replace_wants_the_newest_version_or_none(kubectl: Kubectl) -> None:
     assert "not found" in kubectl.fails("replace", "-f", "-", stdin=config_map("never-there"))
     before = kubectl.value(".metadata.uid", "cm", "replaced")
     told = kubectl("replace", "--force", "-f", "-", stdin=config_map("replaced", c="3"))
-    assert told == 'configmap "replaced" deleted\nconfigmap/replaced replaced\n'
+    assert told == f'configmap "replaced" deleted{_from(kubectl)}\nconfigmap/replaced replaced\n'
     assert kubectl.value(".metadata.uid", "cm", "replaced") != before
 
 

@@ -24,6 +24,8 @@ VERBS = {
     "provisioner": "sidecar: makes and deletes volumes for claims",
     "attacher": "sidecar: attaches and detaches volumes",
     "resizer": "sidecar: grows and modifies volumes",
+    "snapshotter": "sidecar: takes and deletes snapshots",
+    "snapshot-controller": "the snapshot controller by itself",
     "registrar": "sidecar: registers a driver with its node",
     "liveness": "sidecar: answers health checks for a driver",
 }

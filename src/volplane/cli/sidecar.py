@@ -13,7 +13,7 @@ from msgspec import Struct
 from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import connect, serve, until
-from volplane.sidecars import Unable
+from volplane.loops.controller import Unable
 
 
 def verb(

@@ -63,6 +63,7 @@ CONTROLLERS: Mapping[str, Entry] = {
         "volplane.controllers.protection.controller:AttributesProtection"
     ),
     "persistentvolume-expander-controller": Entry("volplane.controllers.expand.controller:Expansion"),
+    "snapshot-controller": Entry("volplane.controllers.snapshot.controller:Snapshots"),
     "ephemeral-volume-controller": Entry("volplane.controllers.ephemeral.controller:EphemeralVolumes"),
     "deployment-controller": Entry("volplane.controllers.deployment.controller:Deployments"),
     "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),

@@ -47,6 +47,10 @@ class Refused(Exception):
         self.backoff = backoff  # where the controller's own does not fit
 
 
+class Unable(Exception):
+    """The role can do nothing here, and says why: a driver, or a cluster, lacks what it is for."""
+
+
 class Controller(Generic[K]):
     name: ClassVar[str] = ""
     component: ClassVar[str] = ""  # who events come from, where that is not the name

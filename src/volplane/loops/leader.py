@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from volplane.api.coordination import Lease, LeaseSpec
 from volplane.api.errors import AlreadyExists, APIError, Conflict
@@ -32,6 +32,42 @@ RELEASE = 2.0  # seconds that a leaving leader gives the release
 
 class LeaseLost(Exception):
     """The lease could not be renewed in time; whoever held it must stop at once."""
+
+
+class Election(Struct, frozen=True, kw_only=True):
+    """The settings that decide about leader election, under upstream's names."""
+
+    leader_election: bool = False
+    leader_election_namespace: str = ""
+    leader_election_lease_duration: float = 15.0
+    leader_election_renew_deadline: float = 10.0
+    leader_election_retry_period: float = 5.0
+    leader_election_labels: Mapping[str, str] = {}
+
+
+async def lead(
+    client: Client,
+    settings: Election,
+    lease: str,
+    body: Callable[[], Awaitable[None]],
+    *,
+    identity: str,
+    namespace: str,
+) -> None:
+    """Work at once, or when it is our turn."""
+    if not settings.leader_election:
+        return await body()
+    await run_as_leader(
+        client,
+        lease,
+        settings.leader_election_namespace or namespace,
+        identity,
+        body,
+        duration=settings.leader_election_lease_duration,
+        renew=settings.leader_election_renew_deadline,
+        retry=settings.leader_election_retry_period,
+        labels=dict(settings.leader_election_labels),
+    )
 
 
 async def run_as_leader(

@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from google.protobuf.message import Message
-from msgspec import Struct
 
 from volplane.api import errors
 from volplane.api.core import Secret, SecretReference
@@ -27,8 +26,10 @@ from volplane.csi.client import Caller, Channel
 from volplane.csi.outcome import CallError
 from volplane.csi.services import METHODS
 from volplane.loops.controller import Refused
-from volplane.loops.leader import run_as_leader
-from volplane.web import Request, Response, serve
+from volplane.loops.health import alive as alive
+from volplane.loops.health import health as health
+from volplane.loops.leader import Election as Election
+from volplane.loops.leader import lead as lead
 
 log = logging.getLogger(__name__)
 
@@ -116,76 +117,6 @@ async def connected(address: str, component: str, caller: Caller | None = None) 
         yield await learn(channel)
 
 
-Check = Callable[[], Awaitable[tuple[int, str]]]  # a status and what to say
-
-
-@asynccontextmanager
-async def health(endpoint: str, checks: Mapping[str, Check], metrics_path: str = "") -> AsyncIterator[int]:
-    """Serve checks and metrics at `host:port` meanwhile; nothing where the endpoint is empty. Yields the
-    port.
-    """
-    if not endpoint:
-        yield 0
-        return
-
-    async def answer(request: Request) -> Response:
-        if request.path == metrics_path:
-            return Response(headers=[("Content-Type", metrics.CONTENT_TYPE)], body=metrics.render())
-        check = checks.get(request.path)
-        status, text = await check() if check else (404, "404 page not found")
-        return Response(
-            status=status, headers=[("Content-Type", "text/plain; charset=utf-8")], body=text.encode()
-        )
-
-    host, _, port = endpoint.rpartition(":")
-    server = await serve(answer, host=host, port=int(port))
-    try:
-        yield server.port
-    finally:
-        await server.close(1.0)
-
-
-async def alive() -> tuple[int, str]:
-    """The answer of a program whose life is its health."""
-    return 200, "ok"
-
-
-class Election(Struct, frozen=True, kw_only=True):
-    """The settings that decide about leader election, under upstream's names."""
-
-    leader_election: bool = False
-    leader_election_namespace: str = ""
-    leader_election_lease_duration: float = 15.0
-    leader_election_renew_deadline: float = 10.0
-    leader_election_retry_period: float = 5.0
-    leader_election_labels: Mapping[str, str] = {}
-
-
-async def lead(
-    client: Client,
-    settings: Election,
-    lease: str,
-    body: Callable[[], Awaitable[None]],
-    *,
-    identity: str,
-    namespace: str,
-) -> None:
-    """Work at once, or when it is our turn."""
-    if not settings.leader_election:
-        return await body()
-    await run_as_leader(
-        client,
-        lease,
-        settings.leader_election_namespace or namespace,
-        identity,
-        body,
-        duration=settings.leader_election_lease_duration,
-        renew=settings.leader_election_renew_deadline,
-        retry=settings.leader_election_retry_period,
-        labels=dict(settings.leader_election_labels),
-    )
-
-
 class Common(Election, frozen=True, kw_only=True):
     """What every sidecar that works on objects is told, under upstream's names."""
 
@@ -202,10 +133,6 @@ class Common(Election, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.http_endpoint and self.metrics_address:
             raise ValueError("only one of `--metrics-address` and `--http-endpoint` can be set.")
-
-
-class Unable(Exception):
-    """The driver offers nothing that this sidecar could do for it."""
 
 
 async def beside(

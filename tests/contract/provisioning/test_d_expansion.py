@@ -14,8 +14,9 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Secr
 from volplane.api.errors import Invalid
 from volplane.api.meta import ObjectMeta
 from volplane.csi.outcome import Code
+from volplane.loops.controller import Unable
 from volplane.rules import resizing
-from volplane.sidecars import Unable, resizer
+from volplane.sidecars import resizer
 
 QUICK = resizer.Settings(retry_interval_start=0.05)
 WAITING = "Waiting for user to (re-)start a pod to finish file system resize of volume on node."

@@ -6,13 +6,15 @@ the prefix are still read, but go to the driver as well, as they always did.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from volplane.api import names
 from volplane.api.core import PersistentVolumeClaim, SecretReference
+from volplane.rules.templates import BadTemplate, resolve
+
+__all__ = ["BadParameters", "BadTemplate", "SecretKeys", "for_driver", "fs_type", "secret"]
 
 PREFIX = "csi.storage.k8s.io/"
 FS_TYPE = PREFIX + "fstype"
@@ -20,10 +22,6 @@ FS_TYPE = PREFIX + "fstype"
 
 class BadParameters(ValueError):
     """The class asks for something that can never work."""
-
-
-class BadTemplate(ValueError):
-    """A secret's name cannot be worked out for this claim, as it is now."""
 
 
 class SecretKeys(Struct, frozen=True):
@@ -92,7 +90,7 @@ def secret(
     tokens = {"pv.name": volume}
     if claim is not None:
         tokens["pvc.namespace"] = claim.namespace
-    namespace = _resolve(namespace_template, tokens)
+    namespace = resolve(namespace_template, tokens)
     if not names.is_label(namespace):
         raise BadTemplate(
             f'"{namespace_template}" resolved to "{namespace}" which is not a valid namespace name'
@@ -100,7 +98,7 @@ def secret(
     if claim is not None:
         tokens["pvc.name"] = claim.name
         tokens |= {f"pvc.annotations['{k}']": v for k, v in claim.metadata.annotations.items()}
-    name = _resolve(name_template, tokens)
+    name = resolve(name_template, tokens)
     if not names.is_subdomain(name):
         raise BadTemplate(f'"{name_template}" resolved to "{name}" which is not a valid secret name')
     return SecretReference(name=name, namespace=namespace)
@@ -120,21 +118,3 @@ def _one(spellings: list[str], parameters: Mapping[str, str]) -> str | None:
     if len(given) > 1:
         raise BadParameters(f"{' and '.join(given)} mean the same, set only one of them")
     return parameters[given[0]] if given else None
-
-
-_TOKEN = re.compile(r"\$(?:\{([^}]*)\}|(\w+))")
-
-
-def _resolve(template: str, tokens: Mapping[str, str]) -> str:
-    unknown: list[str] = []
-
-    def value(match: re.Match[str]) -> str:
-        token = match[1] if match[1] is not None else match[2]
-        if token not in tokens:
-            unknown.append(token)
-        return tokens.get(token, "")
-
-    resolved = _TOKEN.sub(value, template)
-    if unknown:
-        raise BadTemplate(f'invalid tokens in "{template}": {", ".join(unknown)}')
-    return resolved

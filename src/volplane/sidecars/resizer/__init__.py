@@ -11,8 +11,9 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.csi.outcome import CallError
+from volplane.loops.controller import Unable
 from volplane.loops.events import Recorder
-from volplane.sidecars import Driver, Unable, beside
+from volplane.sidecars import Driver, beside
 from volplane.sidecars.resizer.expand.controller import COMPONENT, Expansions
 from volplane.sidecars.resizer.modify.controller import Modifications
 from volplane.sidecars.resizer.settings import Settings

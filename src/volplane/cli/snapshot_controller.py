@@ -1,0 +1,6 @@
+"""`volplane snapshot-controller`: the snapshot controller by itself, with upstream's flags."""
+
+from volplane.cli.sidecar import verb
+from volplane.controllers.snapshot import role
+
+command = verb("snapshot-controller", role.Settings, role.run, "Look after snapshots until stopped.")

@@ -1,0 +1,1 @@
+"""snapshot-controller: VolumeSnapshots get their contents, follow them, and take them along when they go."""

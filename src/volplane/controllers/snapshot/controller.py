@@ -1,0 +1,340 @@
+"""Snapshots get their contents and follow them: a key is a snapshot, with every content that names it.
+
+Upstream keeps two queues and polls where they meet. Here what a snapshot waits for wakes it: its content, its
+claim, a class, a claim that is restored from it. The subtle thing: custom resources know no strategic patch,
+so lists (finalizers) are written over the very version that was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, assert_never
+
+from msgspec import structs
+
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
+from volplane.api.snapshot import (
+    VolumeGroupSnapshot,
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
+)
+from volplane.base import clock, trace
+from volplane.client.client import Client
+from volplane.controllers.snapshot import plan as plans
+from volplane.controllers.snapshot.defined import defined
+from volplane.controllers.snapshot.plan import (
+    Bind,
+    DeleteContent,
+    Fail,
+    Follow,
+    FreeClaim,
+    HoldClaim,
+    Make,
+    MarkDeleting,
+    Settle,
+    World,
+)
+from volplane.controllers.snapshot.settings import Settings
+from volplane.controllers.snapshot.timing import Operations
+from volplane.loops.controller import Controller, Refused
+from volplane.loops.events import Recorder
+from volplane.loops.queue import Backoff
+from volplane.rules import snapshots, topology
+from volplane.rules.steps import UNTIL_CHANGED, Say, Wait
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "snapshot-controller"
+
+
+class Snapshots(Controller[str]):
+    name = COMPONENT
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings = Settings(),  # noqa: B008  (frozen)
+        *,
+        events: Recorder | None = None,
+    ) -> None:
+        self.workers = settings.worker_threads
+        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
+        self.resync = settings.resync_period
+        super().__init__(client, events=events)
+        self.settings = settings
+        self.facts = plans.Settings(keep_mode=settings.prevent_volume_mode_conversion)
+        self.times = Operations()
+
+    def setup(self) -> None:
+        self.snapshots = self.watch(VolumeSnapshot, self._snapshot_changed)
+        self.contents = self.watch(VolumeSnapshotContent, self._content_changed)
+        self.classes = self.watch(VolumeSnapshotClass, self._class_changed)
+        self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
+        self.volumes = self.watch(PersistentVolume)
+        self.by_ref = self.contents.index("snapshot", lambda c: [snapshots.snapshot_key(c)])
+        self.by_claim = self.snapshots.index("claim", _source)
+        self.unbound = self.snapshots.index("unbound", lambda s: [] if snapshots.bound_name(s) else ["all"])
+        self.restores = self.claims.index("restored from", restored_from)
+        if self.settings.enable_distributed_snapshotting:
+            self.nodes = self.watch(Node)
+        if self.settings.groups:
+            self.groups = self.watch(VolumeGroupSnapshot, self._group_changed)
+
+    async def run(self) -> None:
+        """A cluster may get the kinds of snapshots later, or never."""
+        await defined(self.client, groups=self.settings.groups)
+        await super().run()
+
+    # --- whom a change wakes
+
+    def _snapshot_changed(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
+        snapshot = new or old
+        if snapshot is not None and (old is new or _facts(old) != _facts(new)):
+            yield snapshot.key
+        if new is None and old is not None:
+            self.times.drop(old.uid)
+
+    def _content_changed(
+        self, old: VolumeSnapshotContent | None, new: VolumeSnapshotContent | None
+    ) -> Iterator[str]:
+        content = new or old
+        if content is not None:
+            yield snapshots.snapshot_key(content)
+            yield from (s.key for s in self.unbound["all"] if _names(s, content.name))
+
+    def _class_changed(
+        self, old: VolumeSnapshotClass | None, new: VolumeSnapshotClass | None
+    ) -> Iterator[str]:
+        if new is not None and old is not new:
+            yield from (snapshot.key for snapshot in self.unbound["all"])
+
+    def _claim_changed(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> Iterator[str]:
+        claim = new or old
+        if claim is None or old is new or _claim_facts(old) == _claim_facts(new):
+            return
+        yield from (s.key for s in self.by_claim[claim.key] if not snapshots.is_ready(s))
+        for key in restored_from(old) if old is not None else ():
+            snapshot = self.snapshots.at(key)
+            if snapshot is not None and snapshot.is_deleting:
+                yield key
+
+    def _group_changed(
+        self, old: VolumeGroupSnapshot | None, new: VolumeGroupSnapshot | None
+    ) -> Iterator[str]:
+        if new is None and old is not None:
+            for snapshot in self.snapshots.namespace(old.namespace):
+                if snapshots.IN_GROUP in snapshot.metadata.finalizers and _owned_by(snapshot, old.uid):
+                    yield snapshot.key
+
+    # --- the work
+
+    async def reconcile(self, key: str) -> None:
+        for content in self.by_ref[key]:
+            for settle in plans.plan_content(content):
+                await self._settle(content, settle)
+        snapshot = self.snapshots.at(key)
+        if snapshot is None:
+            return
+        world = self._world(snapshot)
+        self.times.begin(snapshot, self._driver(snapshot, world))
+        for step in plans.plan(snapshot, world, self.facts):
+            snapshot = await self._act(snapshot, world, step)
+
+    def _world(self, snapshot: VolumeSnapshot) -> World:
+        name = snapshot.spec.source.persistent_volume_claim_name
+        claim = self.claims.get(name, snapshot.namespace) if name is not None else None
+        volume = self.volumes.get(claim.spec.volume_name) if claim is not None else None
+        users = self.by_claim[f"{snapshot.namespace}/{name}"] if name is not None else []
+        return World(
+            content=self.contents.get(snapshots.named_content(snapshot)),
+            claim=claim,
+            volume=volume,
+            classes=self.classes.names(),
+            restoring=tuple(c.key for c in self.restores[snapshot.key] if c.status.phase == "Pending"),
+            claim_is_used=any(u.uid != snapshot.uid and not snapshots.is_ready(u) for u in users),
+            group=self._group(snapshot),
+            node=self._node(volume),
+        )
+
+    def _group(self, snapshot: VolumeSnapshot) -> str:
+        if not self.settings.groups:
+            return ""
+        owners = {owner.uid for owner in snapshot.metadata.owner_references}
+        found = (g.name for g in self.groups.namespace(snapshot.namespace) if g.uid in owners)
+        return next(found, "")
+
+    def _node(self, volume: PersistentVolume | None) -> str:
+        """Who handles it, where nodes handle their own: a node that the volume's affinity allows."""
+        if not self.settings.enable_distributed_snapshotting or volume is None:
+            return ""
+        if volume.spec.node_affinity is None:
+            return ""
+        return next(
+            (n.name for n in self.nodes.all() if topology.reachable_from(volume, n.metadata.labels)), ""
+        )
+
+    def _driver(self, snapshot: VolumeSnapshot, world: World) -> str:
+        if world.content is not None:
+            return world.content.spec.driver
+        found = self.classes.get(snapshot.spec.volume_snapshot_class_name or "")
+        return found.driver if found is not None else ""
+
+    async def _act(self, snapshot: VolumeSnapshot, world: World, step: plans.Step) -> VolumeSnapshot:
+        """The snapshot as it is afterwards."""
+        match step:
+            case Settle():
+                snapshot = await self._settle(snapshot, step) or snapshot
+            case HoldClaim():
+                await self._patch_claim(world.claim, {"finalizers": [snapshots.CLAIM_AS_SOURCE]})
+            case FreeClaim():
+                gone = {"$deleteFromPrimitiveList/finalizers": [snapshots.CLAIM_AS_SOURCE]}
+                await self._patch_claim(world.claim, gone)
+            case Make(content):
+                await self._make(snapshot, content)
+            case Bind():
+                await self._bind(snapshot, world.content)
+            case Follow(status):
+                self.times.end(snapshot, status)
+                await self._patch_status(snapshot, status)
+            case Fail():
+                await self._fail(snapshot, step)
+            case MarkDeleting():
+                notes = {"annotations": {snapshots.BEING_DELETED: snapshots.YES}}
+                await self._patch_content(world.content, {"metadata": notes})
+            case DeleteContent():
+                await self._delete_content(snapshot, world.content)
+            case Say(type, reason, message):
+                self.events.event(snapshot, type, reason, message)
+            case Wait(seconds, why):
+                self.queue.later(snapshot.key, seconds, why)
+            case _:
+                assert_never(step)
+        return snapshot
+
+    # --- what is written
+
+    async def _settle(self, obj: Any, step: Settle) -> Any:
+        patch: dict[str, Any] = {"metadata": {"finalizers": list(step.finalizers)}}
+        if step.class_name is not None:
+            patch["spec"] = {"volumeSnapshotClassName": step.class_name}
+        if obj.is_deleting and isinstance(obj, VolumeSnapshot):
+            self.times.finished(obj, "DeleteSnapshot")
+        return await self.client.patch(
+            type(obj),
+            obj.name,
+            obj.namespace,
+            merge=patch,
+            uid=obj.uid,
+            revision=obj.metadata.resource_version,
+            missing_ok=True,
+        )
+
+    async def _patch_claim(self, claim: PersistentVolumeClaim | None, metadata: Mapping[str, Any]) -> None:
+        assert claim is not None
+        await self.client.patch(
+            PersistentVolumeClaim,
+            claim.name,
+            claim.namespace,
+            strategic={"metadata": metadata},
+            uid=claim.uid,
+            missing_ok="finalizers" not in metadata,
+        )
+
+    async def _make(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> None:
+        ref = structs.replace(
+            content.spec.volume_snapshot_ref, resource_version=snapshot.metadata.resource_version
+        )
+        content = structs.replace(content, spec=structs.replace(content.spec, volume_snapshot_ref=ref))
+        with trace.span(COMPONENT, "make content", f"snapshot/{snapshot.key}"):
+            await self.client.create(content, exists_ok=True)
+        log.info("Content made", extra={"snapshot": snapshot.key, "content": content.name})
+
+    async def _bind(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None) -> None:
+        spec: dict[str, Any] = {"volumeSnapshotRef": {"uid": snapshot.uid}}
+        if (name := snapshot.spec.volume_snapshot_class_name) is not None:
+            spec["volumeSnapshotClassName"] = name
+        assert content is not None
+        await self._patch_content(content, {"spec": spec}, content.metadata.resource_version)
+
+    async def _patch_content(
+        self, content: VolumeSnapshotContent | None, patch: Mapping[str, Any], revision: str = ""
+    ) -> None:
+        assert content is not None
+        await self.client.patch(
+            VolumeSnapshotContent,
+            content.name,
+            merge=patch,
+            uid=content.uid,
+            revision=revision,
+            missing_ok=True,
+        )
+
+    async def _delete_content(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None) -> None:
+        assert content is not None
+        with trace.span(COMPONENT, "delete content", f"snapshot/{snapshot.key}"):
+            await self.client.delete(VolumeSnapshotContent, content.name, uid=content.uid, missing_ok=True)
+
+    async def _patch_status(self, snapshot: VolumeSnapshot, status: Mapping[str, Any]) -> None:
+        with trace.span(COMPONENT, "status", f"snapshot/{snapshot.key}"):
+            await self.client.patch(
+                VolumeSnapshot,
+                snapshot.name,
+                snapshot.namespace,
+                merge={"status": status},
+                subresource="status",
+                uid=snapshot.uid,
+                missing_ok=True,
+            )
+
+    async def _fail(self, snapshot: VolumeSnapshot, step: Fail) -> None:
+        """Told once: the same again is neither written nor said."""
+        error = snapshot.status.error if snapshot.status is not None else None
+        if error is None or error.message != step.message:
+            status: dict[str, Any] = {"error": {"time": clock.stamp(), "message": step.message}}
+            if step.unready:
+                status["readyToUse"] = False
+            self.events.warning(snapshot, step.reason, step.message)
+            await self._patch_status(snapshot, status)
+        if not step.final:
+            raise Refused(step.message)
+        self.queue.later(snapshot.key, UNTIL_CHANGED, step.message)
+
+
+def _source(snapshot: VolumeSnapshot) -> list[str]:
+    name = snapshot.spec.source.persistent_volume_claim_name
+    return [f"{snapshot.namespace}/{name}"] if name is not None else []
+
+
+def restored_from(claim: PersistentVolumeClaim) -> list[str]:
+    """The snapshot that a claim is filled from; an index function."""
+    source = claim.spec.data_source
+    if source is None or source.kind != "VolumeSnapshot" or source.api_group != snapshots.GROUP:
+        return []
+    return [f"{claim.namespace}/{source.name}"]
+
+
+def _names(snapshot: VolumeSnapshot, content: str) -> bool:
+    return snapshot.spec.source.volume_snapshot_content_name == content
+
+
+def _owned_by(snapshot: VolumeSnapshot, uid: str) -> bool:
+    return any(owner.uid == uid for owner in snapshot.metadata.owner_references)
+
+
+def _facts(snapshot: VolumeSnapshot | None) -> object:
+    """What of a snapshot is news: an error that we told on it must not cut a pause short."""
+    if snapshot is None:
+        return None
+    meta, status = snapshot.metadata, snapshot.status
+    told = (status.bound_volume_snapshot_content_name, status.ready_to_use) if status is not None else None
+    return snapshot.uid, snapshot.is_deleting, meta.finalizers, snapshot.spec, told
+
+
+def _claim_facts(claim: PersistentVolumeClaim | None) -> object:
+    if claim is None:
+        return None
+    return claim.uid, claim.is_deleting, claim.status.phase, claim.spec.volume_name

@@ -1,0 +1,39 @@
+"""The snapshot controller as a role of its own. Inside the controller manager it is one of many."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from volplane.client.client import Client
+from volplane.controllers.snapshot.controller import COMPONENT, Snapshots
+from volplane.controllers.snapshot.defined import defined
+from volplane.controllers.snapshot.settings import Settings
+from volplane.loops.controller import Unable
+from volplane.loops.events import Recorder
+from volplane.loops.health import alive, health
+from volplane.loops.leader import lead
+
+__all__ = ["Settings", "run"]
+
+LEASE = "snapshot-controller-leader"
+
+
+async def run(
+    client: Client, settings: Settings, *, identity: str = "", namespace: str = "kube-system"
+) -> None:
+    """Until cancelled. Raises Unable when the kinds do not appear in time."""
+    try:
+        async with asyncio.timeout(settings.retry_crd_interval_max):
+            await defined(client, groups=settings.groups)
+    except TimeoutError:
+        raise Unable("failed to find the CRDs of snapshots: apply them first") from None
+
+    async def work() -> None:
+        async with Recorder(client, COMPONENT) as events:
+            await Snapshots(client, settings, events=events).run()
+
+    checks = {"/healthz/leader-election": alive}
+    async with health(settings.http_endpoint, checks, settings.metrics_path):
+        me = identity or socket.gethostname()
+        await lead(client, settings, LEASE, work, identity=me, namespace=namespace)

@@ -1,0 +1,42 @@
+"""What a role says about itself over HTTP: its health and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from volplane.base import metrics
+from volplane.web import Request, Response, serve
+
+Check = Callable[[], Awaitable[tuple[int, str]]]  # a status and what to say
+
+
+@asynccontextmanager
+async def health(endpoint: str, checks: Mapping[str, Check], metrics_path: str = "") -> AsyncIterator[int]:
+    """Serve checks and metrics at `host:port` meanwhile; nothing where the endpoint is empty. Yields the
+    port.
+    """
+    if not endpoint:
+        yield 0
+        return
+
+    async def answer(request: Request) -> Response:
+        if request.path == metrics_path:
+            return Response(headers=[("Content-Type", metrics.CONTENT_TYPE)], body=metrics.render())
+        check = checks.get(request.path)
+        status, text = await check() if check else (404, "404 page not found")
+        return Response(
+            status=status, headers=[("Content-Type", "text/plain; charset=utf-8")], body=text.encode()
+        )
+
+    host, _, port = endpoint.rpartition(":")
+    server = await serve(answer, host=host, port=int(port))
+    try:
+        yield server.port
+    finally:
+        await server.close(1.0)
+
+
+async def alive() -> tuple[int, str]:
+    """The answer of a program whose life is its health."""
+    return 200, "ok"

@@ -1,0 +1,153 @@
+"""Snapshots and their contents: which belongs to which, the marks on them, and what a class means.
+
+Two roles work on a content: the snapshot controller makes it and says when it is to go, the snapshotter
+beside the driver does what it stands for. The subtle thing: only a content that names its snapshot by uid is
+bound; one without a uid is a snapshot from elsewhere that waits for the object that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from volplane.api import names
+from volplane.api.core import SecretReference
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
+from volplane.rules.templates import BadTemplate, resolve
+
+GROUP = "snapshot.storage.k8s.io"
+_DOMAIN = "snapshot.storage.kubernetes.io/"
+
+IS_DEFAULT = _DOMAIN + "is-default-class"
+BEING_CREATED = _DOMAIN + "volumesnapshot-being-created"
+BEING_DELETED = _DOMAIN + "volumesnapshot-being-deleted"
+SECRET_NAME = _DOMAIN + "deletion-secret-name"
+SECRET_NAMESPACE = _DOMAIN + "deletion-secret-namespace"
+MANAGED_BY = _DOMAIN + "managed-by"
+GROUP_HANDLE = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
+
+AS_SOURCE = _DOMAIN + "volumesnapshot-as-source-protection"
+BOUND = _DOMAIN + "volumesnapshot-bound-protection"
+IN_GROUP = _DOMAIN + "volumesnapshot-in-group-protection"
+CONTENT_BOUND = _DOMAIN + "volumesnapshotcontent-bound-protection"
+CLAIM_AS_SOURCE = _DOMAIN + "pvc-as-source-protection"
+
+YES = "yes"
+DELETE = "Delete"
+
+PREFIX = "csi.storage.k8s.io/"
+
+
+class BadClass(ValueError):
+    """The class asks for something that can never work."""
+
+
+# --- what belongs to what
+
+
+def content_name(snapshot: VolumeSnapshot) -> str:
+    """The content that is, or would be, made for a snapshot."""
+    return f"snapcontent-{snapshot.uid}"
+
+
+def bound_name(snapshot: VolumeSnapshot) -> str:
+    return (snapshot.status.bound_volume_snapshot_content_name or "") if snapshot.status is not None else ""
+
+
+def named_content(snapshot: VolumeSnapshot) -> str:
+    """The content to look at: the one it is bound to or names, else the one made for it."""
+    return bound_name(snapshot) or snapshot.spec.source.volume_snapshot_content_name or content_name(snapshot)
+
+
+def snapshot_key(content: VolumeSnapshotContent) -> str:
+    ref = content.spec.volume_snapshot_ref
+    return f"{ref.namespace}/{ref.name}"
+
+
+def is_for(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:
+    """The content names this snapshot: with its uid, or with none."""
+    ref = content.spec.volume_snapshot_ref
+    return (ref.namespace, ref.name) == (snapshot.namespace, snapshot.name) and ref.uid in ("", snapshot.uid)
+
+
+def is_bound_to(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:
+    return is_for(content, snapshot) and content.spec.volume_snapshot_ref.uid == snapshot.uid
+
+
+def is_ready(obj: VolumeSnapshot | VolumeSnapshotContent) -> bool:
+    return obj.status is not None and obj.status.ready_to_use is True
+
+
+def in_group(content: VolumeSnapshotContent) -> bool:
+    """It was taken with its group, and goes with it."""
+    return GROUP_HANDLE in content.metadata.annotations or (
+        content.status is not None and content.status.volume_group_snapshot_handle is not None
+    )
+
+
+# --- classes
+
+
+def defaults(classes: Iterable[VolumeSnapshotClass], driver: str) -> list[VolumeSnapshotClass]:
+    """The classes that are the default for volumes of this driver; there should be one."""
+    return [c for c in classes if c.driver == driver and c.metadata.annotations.get(IS_DEFAULT) == "true"]
+
+
+class SecretKeys(Struct, frozen=True):
+    """Under which parameters a class names a secret."""
+
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return f"{PREFIX}{self.kind}-secret-name"
+
+    @property
+    def namespace(self) -> str:
+        return f"{PREFIX}{self.kind}-secret-namespace"
+
+
+SNAPSHOTTER = SecretKeys("snapshotter")
+LIST = SecretKeys("snapshotter-list")
+GROUP_SNAPSHOTTER = SecretKeys("group-snapshotter")
+GROUP_GET = SecretKeys("group-snapshotter-get")
+_KNOWN = {key for s in (SNAPSHOTTER, LIST, GROUP_SNAPSHOTTER, GROUP_GET) for key in (s.name, s.namespace)}
+
+
+def for_driver(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The parameters without those that were meant for us."""
+    for key in parameters:
+        if key.startswith(PREFIX) and key not in _KNOWN:
+            raise BadClass(f"found unknown parameter key {key} with reserved prefix {PREFIX}")
+    return {key: value for key, value in parameters.items() if key not in _KNOWN}
+
+
+def secret(
+    keys: SecretKeys, parameters: Mapping[str, str], tokens: Mapping[str, str], *, own: Mapping[str, str] = {}
+) -> SecretReference | None:
+    """The secret that a class names, None if it names none; `own` are tokens of the name alone."""
+    name_template, namespace_template = parameters.get(keys.name), parameters.get(keys.namespace)
+    if name_template is None and namespace_template is None:
+        return None
+    if not name_template or not namespace_template:
+        raise BadClass(f"{keys.name} and {keys.namespace} must both be set, and not be empty")
+    namespace = resolve(namespace_template, tokens)
+    if not names.is_label(namespace):
+        raise BadTemplate(
+            f'"{namespace_template}" resolved to "{namespace}" which is not a valid namespace name'
+        )
+    name = resolve(name_template, {**tokens, **own})
+    if not names.is_subdomain(name):
+        raise BadTemplate(f'"{name_template}" resolved to "{name}" which is not a valid secret name')
+    return SecretReference(name=name, namespace=namespace)
+
+
+# --- times
+
+
+def stamp(nanoseconds: int) -> str:
+    """A content's time as its snapshot shows it."""
+    moment = datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,27 @@
+"""Names with `${tokens}` in them, as classes write them for secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_TOKEN = re.compile(r"\$(?:\{([^}]*)\}|(\w+))")
+
+
+class BadTemplate(ValueError):
+    """A name cannot be worked out from what is known now."""
+
+
+def resolve(template: str, tokens: Mapping[str, str]) -> str:
+    unknown: list[str] = []
+
+    def value(match: re.Match[str]) -> str:
+        token = match[1] if match[1] is not None else match[2]
+        if token not in tokens:
+            unknown.append(token)
+        return tokens.get(token, "")
+
+    resolved = _TOKEN.sub(value, template)
+    if unknown:
+        raise BadTemplate(f'invalid tokens in "{template}": {", ".join(unknown)}')
+    return resolved

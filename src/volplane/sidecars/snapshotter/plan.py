@@ -1,0 +1,178 @@
+"""What a VolumeSnapshotContent needs next of its driver.
+
+A mark on the content says that the driver was asked to take the snapshot and has not answered for good. As
+long as it is there the content stays, even if it is to go: the same call is repeated until it is known
+whether there is a snapshot to delete. The subtle thing: a content that is to go and was never asked for goes
+without a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from volplane.api.core import SecretReference
+from volplane.api.snapshot import VolumeSnapshotClass, VolumeSnapshotContent
+from volplane.rules import snapshots
+from volplane.rules.snapshots import BadClass
+from volplane.rules.templates import BadTemplate
+
+
+class Driver(Struct, frozen=True):
+    """What the plan must know of the driver, and of how we were told to work."""
+
+    name: str
+    prefix: str = "snapshot"
+    uuid_length: int = -1
+    extra_metadata: bool = False
+    node: str | None = None  # only contents of this node's volumes; None: all
+
+
+class Take(Struct, frozen=True):
+    """Ask for the snapshot, for the first time or again."""
+
+    name: str
+    volume: str
+    parameters: Mapping[str, str]
+    secret: SecretReference | None
+    first: bool  # nothing was ever answered
+
+
+class Look(Struct, frozen=True):
+    """Ask how a snapshot is that was there before."""
+
+    handle: str
+    secret: SecretReference | None
+
+
+class Delete(Struct, frozen=True):
+    handle: str
+    secret: SecretReference | None
+
+
+class Unmark(Struct, frozen=True):
+    """It is there: nothing is being created any more."""
+
+
+class Release(Struct, frozen=True):
+    """Nothing is behind the content any more, or what is there is to stay."""
+
+
+class Fail(Struct, frozen=True):
+    """It cannot even be asked for."""
+
+    why: str
+    first: bool = True
+
+
+Step = Take | Look | Delete | Unmark | Release | Fail
+
+
+def plan(
+    content: VolumeSnapshotContent, snapshot_class: VolumeSnapshotClass | None, driver: Driver
+) -> Iterator[Step]:
+    if not is_ours(content, driver):
+        return
+    if is_to_go(content):
+        yield from _go(content)
+    elif snapshots.is_ready(content):
+        if snapshots.BEING_CREATED in content.metadata.annotations:
+            yield Unmark()
+    elif content.spec.source.snapshot_handle is not None:
+        yield _look(content, content.spec.source.snapshot_handle, snapshot_class)
+    elif snapshots.in_group(content):
+        if content.status is not None and content.status.snapshot_handle is not None:
+            yield Look(content.status.snapshot_handle, noted_secret(content))
+    else:
+        yield _take(content, snapshot_class, driver)
+
+
+def is_ours(content: VolumeSnapshotContent, driver: Driver) -> bool:
+    if content.spec.driver != driver.name:
+        return False
+    return driver.node is None or content.metadata.labels.get(snapshots.MANAGED_BY) == driver.node
+
+
+def is_to_go(content: VolumeSnapshotContent) -> bool:
+    if not content.is_deleting:
+        return False
+    if content.spec.source.snapshot_handle is not None and not content.spec.volume_snapshot_ref.uid:
+        return True  # nobody ever named it
+    notes = content.metadata.annotations
+    return snapshots.BEING_CREATED not in notes and snapshots.BEING_DELETED in notes
+
+
+def _go(content: VolumeSnapshotContent) -> Iterator[Step]:
+    handle = content.status.snapshot_handle if content.status is not None else None
+    grouped = content.status is not None and content.status.volume_group_snapshot_handle is not None
+    if content.spec.deletion_policy == snapshots.DELETE and handle is not None and not grouped:
+        yield Delete(handle, noted_secret(content))
+    if snapshots.CONTENT_BOUND in content.metadata.finalizers:
+        yield Release()
+
+
+def _take(content: VolumeSnapshotContent, found: VolumeSnapshotClass | None, driver: Driver) -> Take | Fail:
+    first = content.status is None
+    if found is None:
+        return Fail(_no_class(content), first)
+    try:
+        parameters = snapshots.for_driver(found.parameters)
+    except BadClass as error:
+        return Fail(f"failed to remove CSI Parameters of prefixed keys: {error}", first)
+    ref = content.spec.volume_snapshot_ref
+    if driver.extra_metadata:
+        parameters[f"{snapshots.PREFIX}volumesnapshot/name"] = ref.name
+        parameters[f"{snapshots.PREFIX}volumesnapshot/namespace"] = ref.namespace
+        parameters[f"{snapshots.PREFIX}volumesnapshotcontent/name"] = content.name
+    name = named(driver.prefix, driver.uuid_length, ref.uid)
+    volume = content.spec.source.volume_handle or ""
+    return Take(name, volume, parameters, noted_secret(content), first)
+
+
+def _no_class(content: VolumeSnapshotContent) -> str:
+    name = content.spec.volume_snapshot_class_name
+    why = (
+        f"failed to take snapshot {content.name} without a snapshot class"
+        if name is None
+        else f'volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
+    )
+    return f'failed to get input parameters to create snapshot for content {content.name}: "{why}"'
+
+
+def _look(content: VolumeSnapshotContent, handle: str, found: VolumeSnapshotClass | None) -> Look | Fail:
+    name = content.spec.volume_snapshot_class_name
+    if name is None:
+        return Look(handle, None)
+    if found is None:
+        why = f'volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
+        told = f"failed to get snapshot class {name} for snapshot content {content.name}: {why}"
+        return Fail(told, False)
+    try:
+        tokens = {"volumesnapshotcontent.name": content.name}
+        return Look(handle, snapshots.secret(snapshots.LIST, found.parameters, tokens))
+    except (BadClass, BadTemplate) as error:
+        return Fail(f"failed to get secret reference for snapshot content {content.name}: {error}", False)
+
+
+def noted_secret(content: VolumeSnapshotContent) -> SecretReference | None:
+    """As it was when the content was made: the class may have changed since."""
+    notes = content.metadata.annotations
+    name, namespace = notes.get(snapshots.SECRET_NAME), notes.get(snapshots.SECRET_NAMESPACE)
+    if name is None or namespace is None:
+        return None
+    return SecretReference(name=name, namespace=namespace)
+
+
+def named(prefix: str, length: int, uid: str) -> str:
+    """The name that a driver knows a snapshot by: the same at each try."""
+    return f"{prefix}-{uid}" if length == -1 else f"{prefix}-{uid.replace('-', '')[:length]}"
+
+
+def facts(content: VolumeSnapshotContent | None) -> object:
+    """What of a content is news to us. What we write ourselves must not cut a pause short."""
+    if content is None:
+        return None
+    meta = content.metadata
+    notes = {k: v for k, v in meta.annotations.items() if k != snapshots.BEING_CREATED}
+    return content.uid, content.is_deleting, notes, meta.labels, content.spec

@@ -1,0 +1,248 @@
+"""How snapshots end, and restores from them: contract provisioning E.4, and E's cases to test."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.contract.provisioning.scene import virtual
+from tests.contract.provisioning.snapping import (
+    adopt,
+    content_of,
+    drop,
+    given,
+    gone,
+    in_memory,
+    on_socket,
+    ready,
+    restore,
+    snapshot_class,
+    take,
+    until_snapshot,
+    wish,
+)
+from tests.support.scripted import Fail, Hold, Lose
+from volplane.api.core import PersistentVolumeClaim
+from volplane.api.snapshot import VolumeSnapshotContent
+from volplane.controllers.snapshot.controller import Snapshots
+from volplane.csi.outcome import Code
+from volplane.rules import snapshots
+from volplane.sidecars import snapshotter
+
+
+@pytest.mark.virtual
+async def test_a_snapshot_whose_taking_timed_out_is_found_again_before_it_goes() -> None:
+    async with in_memory() as stage:
+        stage.driver.script("CreateSnapshot", Lose(Code.DEADLINE_EXCEEDED), Fail(Code.UNAVAILABLE))
+        await stage.bound()
+        made = await take(stage)
+        name = snapshots.content_name(made)
+        await stage.said("SnapshotCreationFailed", name)
+        await drop(stage)
+        await asyncio.sleep(0.5)
+        content = await stage.client.get(VolumeSnapshotContent, name)
+        assert content.is_deleting
+        assert content.metadata.annotations[snapshots.BEING_CREATED] == "yes"
+        assert content.metadata.annotations[snapshots.BEING_DELETED] == "yes"
+        assert len(stage.driver.snapshots) == 1
+        await gone(stage)
+        await stage.gone(VolumeSnapshotContent, name)
+        assert stage.driver.snapshots == {}
+        assert len(stage.driver.called("CreateSnapshot")) == 3
+        assert len(stage.driver.called("DeleteSnapshot")) == 1
+        claim = await stage.claim()
+        assert snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers
+
+
+@pytest.mark.virtual
+async def test_a_snapshot_deleted_before_the_sidecar_saw_it_goes_without_a_call() -> None:
+    async with virtual("snapshots") as stage, stage.controllers(Snapshots):
+        await snapshot_class(stage)
+        await stage.bound()
+        made = await take(stage)
+        name = snapshots.content_name(made)
+        await until_snapshot(stage, snapshots.bound_name)
+        await drop(stage)
+        await asyncio.sleep(1)
+        assert (await stage.client.get(VolumeSnapshotContent, name)).is_deleting
+        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+            await gone(stage)
+            await stage.gone(VolumeSnapshotContent, name)
+        assert stage.driver.called("CreateSnapshot") == []
+        assert stage.driver.called("DeleteSnapshot") == []
+
+
+@pytest.mark.virtual
+async def test_the_source_claim_is_held_until_the_snapshot_is_ready() -> None:
+    async with in_memory() as stage:
+        stage.driver.script("CreateSnapshot", hold := Hold())
+        await stage.bound()
+        await take(stage)
+        await hold.reached.wait()
+        await stage.client.delete(PersistentVolumeClaim, "data", "default")
+        await asyncio.sleep(30)
+        assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
+        assert stage.driver.called("DeleteVolume") == []
+        hold.release()
+        await ready(stage)
+        await stage.gone(PersistentVolumeClaim, "data", "default")
+
+
+@pytest.mark.virtual
+async def test_a_claim_that_is_going_gives_no_snapshot() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        held = {"metadata": {"finalizers": ["example.com/hold"]}}
+        await stage.client.patch(PersistentVolumeClaim, "data", "default", strategic=held)
+        await stage.client.delete(PersistentVolumeClaim, "data", "default")
+        await take(stage)
+        told = await stage.said("SnapshotContentCreationFailed", "snap")
+        assert told.endswith("cannot add finalizer on claim data because it is being deleted")
+        assert stage.driver.called("CreateSnapshot") == []
+
+
+@pytest.mark.virtual
+async def test_retain_keeps_the_content_and_it_can_be_imported_again() -> None:
+    async with in_memory("list-snapshots", policy="Retain") as stage:
+        await stage.bound()
+        made = await take(stage)
+        snapshot = await ready(stage)
+        assert snapshot.metadata.finalizers == (snapshots.AS_SOURCE,)
+        await drop(stage)
+        await gone(stage)
+        content = await stage.client.get(VolumeSnapshotContent, snapshots.content_name(made))
+        assert content.metadata.annotations[snapshots.BEING_DELETED] == "yes"
+        assert not content.is_deleting
+        assert content.status is not None
+        handle = content.status.snapshot_handle
+        assert handle is not None
+        assert stage.driver.called("DeleteSnapshot") == []
+        await given(stage, handle, name="import", to="again")
+        await adopt(stage, "again", "import")
+        again = await ready(stage, "again")
+        assert again.status is not None
+        assert again.status.restore_size == "1Gi"
+        # The kept content goes at its owner's word, and the snapshot behind it stays.
+        await stage.client.delete(VolumeSnapshotContent, content.name)
+        await stage.gone(VolumeSnapshotContent, content.name)
+        assert len(stage.driver.snapshots) == 1
+
+
+@pytest.mark.virtual
+async def test_a_content_deleted_while_its_snapshot_lives_stays() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        await take(stage)
+        name = snapshots.bound_name(await ready(stage))
+        await stage.client.delete(VolumeSnapshotContent, name)
+        await asyncio.sleep(1200)
+        assert (await stage.client.get(VolumeSnapshotContent, name)).is_deleting
+        assert stage.driver.called("DeleteSnapshot") == []
+        await drop(stage)
+        await gone(stage)
+        assert stage.driver.snapshots == {}
+
+
+@pytest.mark.virtual
+async def test_a_content_whose_snapshot_is_missing_is_never_deleted() -> None:
+    async with in_memory() as stage:
+        await given(stage, "snap-known", uid="long-gone")
+        await asyncio.sleep(3600)
+        content = await stage.client.get(VolumeSnapshotContent, "given")
+        assert not content.is_deleting
+        assert stage.driver.called("DeleteSnapshot") == []
+
+
+@pytest.mark.virtual
+async def test_a_given_content_nobody_named_goes_with_its_policy() -> None:
+    async with in_memory() as stage:
+        await given(stage, "snap-known")
+        await asyncio.sleep(5)
+        await stage.client.delete(VolumeSnapshotContent, "given")
+        await stage.gone(VolumeSnapshotContent, "given")
+
+
+@pytest.mark.virtual
+async def test_a_deletion_that_fails_is_told_and_repeated() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        made = await take(stage)
+        await ready(stage)
+        stage.driver.script("DeleteSnapshot", Fail(Code.INTERNAL))
+        await drop(stage)
+        told = await stage.said("SnapshotDeleteError", snapshots.content_name(made))
+        assert told == "Failed to delete snapshot"
+        await gone(stage)
+        assert len(stage.driver.called("DeleteSnapshot")) == 2
+
+
+async def test_a_snapshot_is_restored_into_a_new_claim() -> None:
+    async with on_socket() as stage:
+        await stage.bound()
+        await take(stage)
+        content = await content_of(stage, await ready(stage))
+        assert content.status is not None
+        await stage.bound("copy", **{k: v for k, v in restore().items() if k == "dataSource"})
+        request = stage.driver.called("CreateVolume")[-1]
+        assert request.volume_content_source.snapshot.snapshot_id == content.status.snapshot_handle
+
+
+@pytest.mark.virtual
+async def test_a_restore_smaller_than_the_snapshot_is_refused() -> None:
+    async with in_memory() as stage:
+        await stage.bound(size="2Gi")
+        await take(stage)
+        await ready(stage)
+        await wish(stage, size="1Gi")
+        await stage.said("ProvisioningFailed", "copy")
+        assert len(stage.driver.called("CreateVolume")) == 1
+        await wish(stage, "fits", "2Gi")
+        await stage.until_claim(lambda c: c.status.phase == "Bound", "fits")
+
+
+@pytest.mark.virtual
+async def test_a_restore_of_a_snapshot_that_is_not_ready_is_tried_until_it_is() -> None:
+    async with in_memory() as stage:
+        stage.driver.ready_after = 3
+        await stage.bound()
+        await take(stage)
+        await wish(stage)
+        await stage.said("ProvisioningFailed", "copy")
+        await stage.until_claim(lambda c: c.status.phase == "Bound", "copy")
+
+
+@pytest.mark.virtual
+async def test_a_block_volumes_snapshot_becomes_no_file_system_without_leave() -> None:
+    async with in_memory() as stage:
+        await stage.bound(volumeMode="Block")
+        await take(stage)
+        content = await content_of(stage, await ready(stage))
+        assert content.spec.source_volume_mode == "Block"
+        await wish(stage)
+        await stage.said("ProvisioningFailed", "copy")
+        assert len(stage.driver.called("CreateVolume")) == 1
+        leave = {"snapshot.storage.kubernetes.io/allow-volume-mode-change": "true"}
+        patch = {"metadata": {"annotations": leave}}
+        await stage.client.patch(VolumeSnapshotContent, content.name, merge=patch)
+        await stage.until_claim(lambda c: c.status.phase == "Bound", "copy")
+
+
+@pytest.mark.virtual
+async def test_a_snapshot_deleted_during_a_restore_waits_for_the_claim_to_be_bound() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        await take(stage)
+        await ready(stage)
+        stage.driver.script("CreateVolume", hold := Hold())
+        await wish(stage)
+        await hold.reached.wait()
+        await drop(stage)
+        told = await stage.said("SnapshotDeletePending", "snap")
+        assert told == "Snapshot is being used to restore a PVC"
+        await asyncio.sleep(5)
+        assert stage.driver.called("DeleteSnapshot") == []
+        hold.release()
+        await stage.until_claim(lambda c: c.status.phase == "Bound", "copy")
+        await gone(stage)
+        assert stage.driver.snapshots == {}

@@ -1,0 +1,119 @@
+"""Snapshots that are there already: contract provisioning E.3, and E's cases to test."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.contract.provisioning.snapping import (
+    adopt,
+    content_of,
+    error_of,
+    get,
+    given,
+    in_memory,
+    on_socket,
+    ready,
+    take,
+    until_snapshot,
+)
+from volplane.api.snapshot import VolumeSnapshotContent
+from volplane.rules import snapshots
+
+
+async def test_a_snapshot_that_is_there_already_is_adopted() -> None:
+    async with on_socket("list-snapshots") as stage:
+        await stage.bound()
+        await take(stage, "first")
+        first = await ready(stage, "first")
+        handle = (await content_of(stage, first)).status.snapshot_handle  # type: ignore[union-attr]
+        assert handle is not None
+        await given(stage, handle)
+        made = await adopt(stage)
+        snapshot = await ready(stage)
+        content = await content_of(stage, snapshot)
+        assert content.spec.volume_snapshot_ref.uid == made.uid
+        assert snapshot.status is not None
+        assert snapshot.status.restore_size == "1Gi"
+        (request,) = stage.driver.called("ListSnapshots")
+        assert request.snapshot_id == handle
+        assert len(stage.driver.called("CreateSnapshot")) == 1
+
+
+@pytest.mark.virtual
+async def test_a_driver_without_a_list_is_believed() -> None:
+    async with in_memory() as stage:
+        await given(stage, "snap-known")
+        await adopt(stage)
+        snapshot = await ready(stage)
+        assert snapshot.status is not None
+        assert snapshot.status.restore_size is None
+
+
+@pytest.mark.virtual
+async def test_a_content_that_is_missing_is_waited_for() -> None:
+    async with in_memory() as stage:
+        await adopt(stage)
+        assert await stage.said("SnapshotContentMissing", "snap") == "VolumeSnapshotContent is missing"
+        await given(stage, "snap-known")
+        await ready(stage)
+
+
+@pytest.mark.virtual
+async def test_a_content_of_the_wrong_kind_is_not_bound() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        made = await take(stage)
+        await ready(stage)
+        await adopt(stage, "thief", snapshots.content_name(made))
+        told = await stage.said("SnapshotContentMismatch", "thief")
+        which = "is dynamically provisioned while expecting a pre-provisioned one"
+        assert told == f"VolumeSnapshotContent {which}"
+        assert not snapshots.bound_name(await get(stage, "thief"))
+
+
+@pytest.mark.virtual
+async def test_a_content_that_points_to_another_snapshots_uid_is_never_bound() -> None:
+    async with in_memory() as stage:
+        await given(stage, "snap-known", uid="somebody-else")
+        await adopt(stage)
+        told = await stage.said("SnapshotContentMisbound", "snap")
+        assert told == "VolumeSnapshotContent [given] is bound to a different snapshot"
+        await asyncio.sleep(1200)
+        snapshot = await get(stage)
+        assert not snapshots.is_ready(snapshot)
+        assert not snapshots.bound_name(snapshot)
+        content = await stage.client.get(VolumeSnapshotContent, "given")
+        assert content.spec.volume_snapshot_ref.uid == "somebody-else"
+
+
+@pytest.mark.virtual
+async def test_a_bound_snapshot_whose_content_is_gone_is_no_longer_ready() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        await take(stage)
+        snapshot = await ready(stage)
+        name = snapshots.bound_name(snapshot)
+        stripped = {"metadata": {"finalizers": []}}
+        await stage.client.delete(VolumeSnapshotContent, name)
+        await stage.client.patch(VolumeSnapshotContent, name, merge=stripped)
+        snapshot = await until_snapshot(stage, lambda s: not snapshots.is_ready(s))
+        assert error_of(snapshot) == "VolumeSnapshotContent is missing"
+        await asyncio.sleep(1200)
+        # No second snapshot is taken in the first one's name: it would show another moment.
+        assert await stage.client.find(VolumeSnapshotContent, name) is None
+        assert len(stage.driver.called("CreateSnapshot")) == 1
+
+
+@pytest.mark.virtual
+async def test_a_bound_snapshot_whose_content_points_elsewhere_is_misbound() -> None:
+    async with in_memory() as stage:
+        await given(stage, "snap-known")
+        await adopt(stage)
+        await ready(stage)
+        other = {"spec": {"volumeSnapshotRef": {"uid": "somebody-else"}}}
+        await stage.client.patch(VolumeSnapshotContent, "given", merge=other)
+        told = await stage.said("SnapshotMisbound", "snap")
+        assert told == "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
+        assert not snapshots.is_ready(await get(stage))

@@ -1,0 +1,318 @@
+"""Snapshots of claims: contract provisioning E.1 and E.2, and E's cases to test."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.contract.provisioning.scene import GI, Stage, real, virtual
+from tests.contract.provisioning.snapping import (
+    Settings,
+    content_of,
+    drop,
+    error_of,
+    get,
+    gone,
+    in_memory,
+    on_socket,
+    ready,
+    roles,
+    snapshot_class,
+    take,
+    until_snapshot,
+)
+from tests.support import scripted
+from tests.support.scripted import Delay, Fail, Hold
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Secret
+from volplane.api.errors import Invalid
+from volplane.api.meta import ObjectMeta
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
+from volplane.controllers.snapshot import role
+from volplane.controllers.snapshot.controller import Snapshots
+from volplane.csi.outcome import Code
+from volplane.loops.controller import Unable
+from volplane.rules import snapshots
+from volplane.sidecars import snapshotter
+
+
+async def test_a_snapshot_of_a_claim_is_taken_and_bound() -> None:
+    async with on_socket(sidecar={"extra_create_metadata": True}) as stage:
+        claim = await stage.bound()
+        made = await take(stage)
+        snapshot = await ready(stage)
+        content = await content_of(stage, snapshot)
+        assert content.name == f"snapcontent-{made.uid}"
+        ref = content.spec.volume_snapshot_ref
+        assert (ref.namespace, ref.name, ref.uid, ref.kind) == ("default", "snap", made.uid, "VolumeSnapshot")
+        assert content.spec.driver == scripted.NAME
+        assert content.spec.deletion_policy == "Delete"
+        assert content.spec.volume_snapshot_class_name == "snaps"
+        assert content.spec.source_volume_mode == "Filesystem"
+        assert content.spec.source.volume_handle == f"vol-{claim.spec.volume_name}"
+        assert content.metadata.finalizers == (snapshots.CONTENT_BOUND,)
+        assert snapshots.BEING_CREATED not in content.metadata.annotations
+        assert content.status is not None
+        assert content.status.restore_size == GI
+        assert snapshot.status is not None
+        assert snapshot.status.restore_size == "1Gi"
+        assert snapshot.status.creation_time is not None
+        assert snapshot.status.error is None
+        (request,) = stage.driver.called("CreateSnapshot")
+        assert request.name == f"snapshot-{made.uid}"
+        assert request.source_volume_id == f"vol-{claim.spec.volume_name}"
+        assert await stage.said("CreatingSnapshot", "snap") == (
+            "Waiting for a snapshot default/snap to be created by the CSI driver."
+        )
+        await stage.said("SnapshotCreated", "snap")
+        await stage.said("SnapshotReady", "snap")
+        held = (snapshots.AS_SOURCE, snapshots.BOUND)
+        await until_snapshot(stage, lambda s: s.metadata.finalizers == held)
+        await stage.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)
+        await drop(stage)
+        await gone(stage)
+        await stage.gone(VolumeSnapshotContent, content.name)
+        assert stage.driver.snapshots == {}
+
+
+@pytest.mark.virtual
+async def test_names_and_secrets_go_to_the_driver_but_not_our_own_parameters() -> None:
+    async with virtual("snapshots") as stage:
+        await snapshot_class(
+            stage,
+            speed="slow",
+            **{
+                "csi.storage.k8s.io/snapshotter-secret-name": "${volumesnapshot.name}-key",
+                "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}",
+            },
+        )
+        made = Secret(metadata=ObjectMeta(name="snap-key", namespace="default"), data={"user": b"me"})
+        await stage.client.create(made)
+        async with roles(stage, sidecar={"extra_create_metadata": True}):
+            await stage.bound()
+            await take(stage)
+            content = await content_of(stage, await ready(stage))
+            notes = content.metadata.annotations
+            assert notes[snapshots.SECRET_NAME] == "snap-key"
+            assert notes[snapshots.SECRET_NAMESPACE] == "default"
+            (request,) = stage.driver.called("CreateSnapshot")
+            assert dict(request.secrets) == {"user": "me"}
+            assert dict(request.parameters) == {
+                "speed": "slow",
+                "csi.storage.k8s.io/volumesnapshot/name": "snap",
+                "csi.storage.k8s.io/volumesnapshot/namespace": "default",
+                "csi.storage.k8s.io/volumesnapshotcontent/name": content.name,
+            }
+            # Unlike a volume's, a snapshot's deletion waits for its secret.
+            await stage.client.delete(Secret, "snap-key", "default")
+            await drop(stage)
+            told = await stage.said("SnapshotDeleteError", content.name)
+            assert told == "Failed to get snapshot credentials"
+            assert stage.driver.called("DeleteSnapshot") == []
+            await stage.client.create(made)
+            await gone(stage)
+            assert len(stage.driver.called("DeleteSnapshot")) == 1
+
+
+@pytest.mark.virtual
+async def test_an_unknown_parameter_of_ours_is_refused() -> None:
+    async with virtual("snapshots") as stage, roles(stage):
+        await snapshot_class(stage, **{"csi.storage.k8s.io/mistake": "x"})
+        await stage.bound()
+        made = await take(stage)
+        told = await stage.said("SnapshotCreationFailed", snapshots.content_name(made))
+        assert "csi.storage.k8s.io/mistake" in told
+        assert stage.driver.called("CreateSnapshot") == []
+
+
+@pytest.mark.virtual
+async def test_without_a_class_the_default_of_the_volumes_driver_is_taken() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        await take(stage, cls=None)
+        told = "Failed to set default snapshot class with error cannot find default snapshot class"
+        assert await stage.said("SetDefaultSnapshotClassFailed", "snap") == told
+        assert error_of(await get(stage)) == told
+        await snapshot_class(stage, "usual", default=True)
+        snapshot = await ready(stage)
+        assert snapshot.spec.volume_snapshot_class_name == "usual"
+        await snapshot_class(stage, "usual-too", default=True)
+        await take(stage, "other", cls=None)
+        told = await stage.said("SetDefaultSnapshotClassFailed", "other")
+        assert told.endswith("2 default snapshot classes were found")
+
+
+@pytest.mark.virtual
+async def test_a_class_that_is_missing_is_waited_for() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        await take(stage, cls="later")
+        told = await stage.said("GetSnapshotClassFailed", "snap")
+        why = 'volumesnapshotclass.snapshot.storage.k8s.io "later" not found'
+        assert told == f"Failed to get snapshot class with error {why}"
+        await snapshot_class(stage, "later")
+        snapshot = await ready(stage)
+        assert error_of(snapshot) == ""
+
+
+@pytest.mark.virtual
+async def test_a_claim_that_is_not_bound_yet_is_waited_for() -> None:
+    async with in_memory() as stage:
+        await take(stage)
+        told = await stage.said("SnapshotContentCreationFailed", "snap")
+        assert 'persistentvolumeclaim "data" not found' in told
+        await stage.bound()
+        await ready(stage)
+
+
+@pytest.mark.virtual
+async def test_a_snapshot_becomes_ready_after_three_looks_and_says_so_once() -> None:
+    async with in_memory() as stage:
+        stage.driver.ready_after = 3
+        await stage.bound()
+        await take(stage)
+        snapshot = await until_snapshot(stage, lambda s: s.status and s.status.creation_time)
+        assert not snapshots.is_ready(snapshot)
+        snapshot = await ready(stage)
+        assert snapshot.status is not None
+        assert snapshot.status.error is None
+        await asyncio.sleep(1200)
+        assert len(stage.driver.called("CreateSnapshot")) == 4
+        assert len({r.name for r in stage.driver.called("CreateSnapshot")}) == 1
+        assert await stage.count("SnapshotReady", "snap") == 1
+        assert await stage.count("SnapshotCreated", "snap") == 1
+
+
+@pytest.mark.virtual
+async def test_an_error_is_told_on_content_and_snapshot_and_cleared_when_it_is_ready() -> None:
+    async with in_memory() as stage:
+        stage.driver.script("CreateSnapshot", Fail(Code.INTERNAL, "no space"), Hold())
+        claim = await stage.bound()
+        made = await take(stage)
+        error = "rpc error: code = Internal desc = no space"
+        told = (
+            f"Failed to create snapshot: failed to take snapshot of the volume vol-{claim.spec.volume_name}: "
+            f'"{error}"'
+        )
+        assert await stage.said("SnapshotCreationFailed", snapshots.content_name(made)) == told
+        snapshot = await until_snapshot(stage, lambda s: error_of(s) == told)
+        content = await content_of(stage, snapshot)
+        assert snapshots.BEING_CREATED not in content.metadata.annotations  # a final answer
+        await asyncio.sleep(5)
+        assert snapshots.BEING_CREATED in (await content_of(stage, snapshot)).metadata.annotations
+    # The held call is gone with its role.
+
+
+@pytest.mark.parametrize("point", ["rpc:CreateSnapshot:before", "rpc:CreateSnapshot:after"])
+async def test_a_crash_while_a_snapshot_is_taken_leaks_nothing(point: str) -> None:
+    async with real("snapshots") as stage, stage.controllers(Snapshots):
+        await snapshot_class(stage)
+        await stage.bound()
+        async with stage.process("snapshotter", failpoint=point) as process:
+            made = await take(stage)
+            await stage.killed(process)
+        content = await stage.client.get(VolumeSnapshotContent, snapshots.content_name(made))
+        assert content.metadata.annotations[snapshots.BEING_CREATED] == "yes"
+        await drop(stage)
+        async with stage.process("snapshotter"):
+            await gone(stage)
+            await stage.gone(VolumeSnapshotContent, content.name)
+        assert stage.driver.snapshots == {}
+
+
+@pytest.mark.parametrize("killed_after", ["content", "status"])
+async def test_a_crash_of_the_snapshot_controller_is_made_up_for(killed_after: str) -> None:
+    async with real("snapshots") as stage:
+        await snapshot_class(stage)
+        await stage.bound()
+        async with stage.process("snapshot-controller") as process:
+            made = await take(stage)
+            name = snapshots.content_name(made)
+
+            async def far_enough() -> bool:
+                content = await stage.client.find(VolumeSnapshotContent, name)
+                bound = snapshots.bound_name(await get(stage))
+                return content is not None if killed_after == "content" else bool(bound)
+
+            await stage.until(far_enough)
+            process.kill()
+            await stage.killed(process)
+        async with (
+            stage.process("snapshot-controller"),
+            stage.sidecar(snapshotter.run, snapshotter.Settings()),
+        ):
+            await ready(stage)
+            await drop(stage)
+            await gone(stage)
+        assert stage.driver.snapshots == {}
+
+
+@pytest.mark.virtual
+async def test_every_node_handles_its_own_where_that_is_asked_for() -> None:
+    async with virtual("snapshots") as stage:
+        await snapshot_class(stage)
+        labels = {"kubernetes.io/hostname": "worker-1"}
+        await stage.client.create(Node(metadata=ObjectMeta(name="worker-1", labels=labels)))
+        claim = await stage.bound()
+        await _tie(stage, claim, "worker-1")
+        distributed = {"enable_distributed_snapshotting": True}
+        async with stage.controllers(_with(distributed)):
+            await take(stage)
+            snapshot = await until_snapshot(stage, snapshots.bound_name)
+            content = await content_of(stage, snapshot)
+            assert content.metadata.labels[snapshots.MANAGED_BY] == "worker-1"
+            mine = snapshotter.Settings(node_deployment=True)
+
+            async def on(node: str, client: Any, settings: Any, **more: Any) -> None:
+                await snapshotter.run(client, settings, node=node, **more)
+
+            async with stage.sidecar(lambda *a, **k: on("worker-2", *a, **k), mine):
+                await asyncio.sleep(60)
+                assert stage.driver.called("CreateSnapshot") == []
+            async with stage.sidecar(lambda *a, **k: on("worker-1", *a, **k), mine):
+                await ready(stage)
+
+
+async def _tie(stage: Stage, claim: PersistentVolumeClaim, host: str) -> None:
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+    await stage.client.patch(PersistentVolume, claim.spec.volume_name, merge={"spec": affinity})
+
+
+def _with(settings: Settings) -> Any:
+    class Chosen(Snapshots):
+        def __init__(self, client: Any) -> None:
+            super().__init__(client, role.Settings(**settings))
+
+    return Chosen
+
+
+@pytest.mark.virtual
+async def test_the_source_of_a_snapshot_is_one_and_stays() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        await take(stage)
+        other = {"spec": {"source": {"persistentVolumeClaimName": "other"}}}
+        with pytest.raises(Invalid, match="persistentVolumeClaimName is immutable"):
+            await stage.client.patch(VolumeSnapshot, "snap", "default", merge=other)
+
+
+async def test_the_pause_of_a_failed_snapshot_is_as_its_flag_says() -> None:
+    async with real("snapshots") as stage:
+        await snapshot_class(stage)
+        stage.driver.script("CreateSnapshot", *[Fail(Code.INTERNAL)] * 3, Delay(0.01))
+        await stage.bound()
+        quick = "--retry-interval-start=10ms"
+        async with stage.process("snapshot-controller", quick), stage.process("snapshotter", quick):
+            await take(stage)
+            await ready(stage)
+        assert len(stage.driver.called("CreateSnapshot")) == 4
+
+
+@pytest.mark.virtual
+async def test_a_driver_that_takes_no_snapshots_gets_no_snapshotter() -> None:
+    async with virtual() as stage:
+        with pytest.raises(Unable, match="CSI driver does not support ControllerCreateSnapshot"):
+            async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+                await asyncio.sleep(1)

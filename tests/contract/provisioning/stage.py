@@ -126,9 +126,11 @@ class Stage:
 
     async def called(self, method: str, times: int = 1) -> list[Any]:
         """The requests, once there are that many."""
+        return await self.called_by(self.driver, method, times)
 
+    async def called_by(self, driver: Any, method: str, times: int = 1) -> list[Any]:
         async def enough() -> list[Any] | None:
-            return found if len(found := self.driver.called(method)) >= times else None
+            return found if len(found := driver.called(method)) >= times else None
 
         found: list[Any] = await until(enough, PATIENCE)
         return found

@@ -1,0 +1,279 @@
+"""Contract provisioning C.8 and C.9: published capacities, and a provisioner on every node."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.contract.provisioning.stage import Stage, provisioning, stage
+from tests.loops.inprocess import until
+from tests.support import scripted
+from tests.support.scripted import Fail
+from volplane.api import codec
+from volplane.api.apps import ReplicaSet
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import CSINode, CSIStorageCapacity, StorageClass
+from volplane.csi import v1
+from volplane.csi.outcome import Code
+from volplane.rules import binding
+
+pytestmark = pytest.mark.virtual
+
+GI = 1 << 30
+
+
+async def published(s: Stage, count: int) -> list[CSIStorageCapacity]:
+    async def there() -> tuple[list[CSIStorageCapacity]] | None:
+        found = await s.client.list(CSIStorageCapacity)
+        return (found,) if len(found) == count else None
+
+    (found,) = await until(there, 60)
+    return list(found)
+
+
+def by_zone(found: list[CSIStorageCapacity]) -> dict[str, tuple[str | None, str | None]]:
+    return {
+        c.node_topology.match_labels[scripted.ZONE]: (c.capacity, c.maximum_volume_size)
+        for c in found
+        if c.node_topology is not None
+    }
+
+
+CAPACITY: dict[str, Any] = {
+    "enable_capacity": True,
+    "capacity_ownerref_level": -1,
+    "namespace": "kube-system",
+}
+
+
+async def test_one_object_per_class_and_segment() -> None:
+    driver = scripted.driver("topology", "capacity")
+    driver.available = {"a": 10 * GI, "b": 20 * GI}
+    driver.largest = 5 * GI
+    async with stage(driver, **CAPACITY) as s:
+        await s.storage_class("late", mode="WaitForFirstConsumer", parameters={"type": "gp3"})
+        await s.storage_class("now")
+        await s.client.create(
+            codec.convert(StorageClass, {"metadata": {"name": "x"}, "provisioner": "other"})
+        )
+        await s.node("n1", "a")
+        await s.node("n2", "b")
+        await s.node("n3", "b")
+        found = await published(s, 2)
+        assert by_zone(found) == {"a": ("10Gi", "5Gi"), "b": ("20Gi", "5Gi")}
+        for each in found:
+            assert each.storage_class_name == "late"
+            assert each.namespace == "kube-system"
+            assert each.name.startswith("csisc-")
+            assert each.metadata.labels == {
+                "csi.storage.k8s.io/drivername": scripted.NAME,
+                "csi.storage.k8s.io/managed-by": "external-provisioner",
+            }
+        for request in driver.called("GetCapacity"):
+            assert dict(request.parameters) == {"type": "gp3"}
+            assert not request.volume_capabilities
+
+
+async def test_capacities_follow_the_driver_the_classes_the_nodes_and_hands_that_meddle() -> None:
+    driver = scripted.driver("topology", "capacity")
+    driver.available = {"a": 10 * GI}
+    async with stage(driver, **CAPACITY) as s:
+        await s.storage_class("late", mode="WaitForFirstConsumer")
+        await s.node("n1", "a")
+        (first,) = await published(s, 1)
+        driver.available = {"a": 3 * GI}
+        await asyncio.sleep(61)
+        assert by_zone(await published(s, 1)) == {"a": ("3Gi", None)}
+        asked = len(driver.called("GetCapacity"))
+        await asyncio.sleep(59)
+        assert len(driver.called("GetCapacity")) <= asked + 1  # what we wrote ourselves is no reason to ask
+        await s.client.delete(CSIStorageCapacity, first.name, "kube-system")
+        (again,) = await published(s, 1)
+        assert again.uid != first.uid
+        await s.client.patch(CSIStorageCapacity, again.name, "kube-system", merge={"capacity": "1Ti"})
+        await asyncio.sleep(1)
+        assert by_zone(await published(s, 1)) == {"a": ("3Gi", None)}
+        await s.client.delete(CSINode, "n1")
+        await s.client.delete(Node, "n1")
+        await published(s, 0)
+        await s.node("n2", "a")
+        await published(s, 1)
+        await s.delete(StorageClass, "late")
+        await published(s, 0)
+
+
+async def test_a_volume_that_was_made_or_deleted_changes_what_is_published_at_once() -> None:
+    driver = scripted.driver("topology", "capacity")
+    driver.available = {"a": 10 * GI}
+    async with stage(driver, capacity_for_immediate_binding=True, **CAPACITY) as s:
+        await s.storage_class()
+        await s.node("n1", "a")
+        await published(s, 1)
+        driver.available = {"a": 9 * GI}
+        await s.claim()
+        await s.bound()
+        await asyncio.sleep(1)
+        assert by_zone(await published(s, 1)) == {"a": ("9Gi", None)}
+        driver.available = {"a": 10 * GI}
+        _, held = await s.bound()
+        await s.delete(PersistentVolumeClaim, "data")
+        await s.gone(PersistentVolume, held.name)
+        await asyncio.sleep(1)
+        assert by_zone(await published(s, 1)) == {"a": ("10Gi", None)}
+
+
+async def test_duplicates_go_and_the_objects_belong_to_the_drivers_workload() -> None:
+    driver = scripted.driver("capacity")
+    async with stage(driver, roles=()) as s:
+        whole = {
+            "metadata": {"name": "rs", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}},
+        }
+        whole["spec"]["template"] = {  # type: ignore[index]
+            "metadata": {"labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        }
+        owner = await s.client.create(codec.convert(ReplicaSet, whole))
+        ref = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "name": "rs",
+            "uid": owner.uid,
+            "controller": True,
+        }
+        await s.client.create(
+            codec.convert(
+                Pod,
+                {
+                    "metadata": {"name": "me", "namespace": "default", "ownerReferences": [ref]},
+                    "spec": {"containers": [{"name": "c", "image": "i"}]},
+                },
+            )
+        )
+        await s.storage_class("late", mode="WaitForFirstConsumer")
+        drivers = [{"name": scripted.NAME, "nodeID": "n1", "topologyKeys": []}]
+        await s.client.create(
+            codec.convert(CSINode, {"metadata": {"name": "n1"}, "spec": {"drivers": drivers}})
+        )
+        labels = {
+            "csi.storage.k8s.io/drivername": scripted.NAME,
+            "csi.storage.k8s.io/managed-by": "external-provisioner",
+        }
+        for name in ("one", "two"):
+            old = {
+                "metadata": {"name": name, "namespace": "default", "labels": labels},
+                "storageClassName": "late",
+                "nodeTopology": {},
+                "capacity": "1Gi",
+            }
+            await s.client.create(codec.convert(CSIStorageCapacity, old))
+        role = s.around.role("csi-provisioner")
+        async with provisioning(role, driver, enable_capacity=True, namespace="default"):
+            (left,) = await published(s, 1)
+            await asyncio.sleep(1)
+            (left,) = await published(s, 1)
+            assert left.capacity == "1Ti"
+            (reference,) = left.metadata.owner_references
+            assert (reference.kind, reference.uid) == ("ReplicaSet", owner.uid)
+
+
+# --- one provisioner per node
+
+
+class OnNode:
+    """The driver as it is on one node."""
+
+    def __init__(self, zone: str) -> None:
+        class Local(type(scripted.driver("topology", "capacity"))):  # type: ignore[misc]
+            async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+                place = v1.Topology(segments={scripted.ZONE: zone})
+                return v1.NodeGetInfoResponse(node_id=zone, accessible_topology=place)
+
+        self.driver: Any = Local()
+        self.driver.zones = (zone,)
+
+
+async def test_each_nodes_provisioner_makes_and_deletes_its_own_volumes() -> None:
+    one, two = OnNode("a").driver, OnNode("b").driver
+    async with stage(roles=("binder", "claim-protection", "volume-protection")) as s:
+        await s.storage_class(mode="WaitForFirstConsumer")
+        role = s.around.role
+        async with (
+            provisioning(role("one"), one, node_deployment=True, node="n1", strict_topology=True),
+            provisioning(role("two"), two, node_deployment=True, node="n2", strict_topology=True),
+        ):
+            await s.claim(notes={binding.SELECTED_NODE: "n2"})
+            _, held = await s.bound()
+            assert one.called("CreateVolume") == []
+            (request,) = two.called("CreateVolume")
+            asked = request.accessibility_requirements
+            assert [dict(t.segments) for t in asked.requisite] == [{scripted.ZONE: "b"}]
+            assert held.spec.csi is not None
+            identity = held.spec.csi.volume_attributes["storage.kubernetes.io/csiProvisionerIdentity"]
+            assert identity.endswith(f"-{scripted.NAME}-n2")
+            await s.delete(PersistentVolumeClaim, "data")
+            await s.gone(PersistentVolume, held.name)
+            assert one.called("DeleteVolume") == []
+            assert len(two.called("DeleteVolume")) == 1
+
+
+async def test_an_immediate_claim_goes_to_a_node_with_room_after_a_while() -> None:
+    full, free = OnNode("a").driver, OnNode("b").driver
+    full.available = {"a": 1}
+    async with stage(roles=("binder",)) as s:
+        await s.storage_class()
+        role = s.around.role
+        async with (
+            provisioning(role("one"), full, node_deployment=True, node="n1"),
+            provisioning(role("two"), free, node_deployment=True, node="n2"),
+        ):
+            await s.claim()
+            await asyncio.sleep(5)
+            assert full.called("CreateVolume") == free.called("CreateVolume") == []
+            mine, _ = await s.bound()
+            assert mine.metadata.annotations[binding.SELECTED_NODE] == "n2"
+            await asyncio.sleep(300)
+            assert full.called("CreateVolume") == []
+            assert len(free.called("CreateVolume")) == 1
+
+
+async def test_two_nodes_with_room_make_one_volume() -> None:
+    one, two = OnNode("a").driver, OnNode("b").driver
+    async with stage(roles=("binder",)) as s:
+        await s.storage_class()
+        role = s.around.role
+        async with (
+            provisioning(role("one"), one, node_deployment=True, node="n1"),
+            provisioning(role("two"), two, node_deployment=True, node="n2"),
+        ):
+            for i in range(10):
+                await s.claim(f"c{i}")
+            for i in range(10):
+                await s.bound(f"c{i}")
+            await asyncio.sleep(300)
+            assert len(one.volumes) + len(two.volumes) == 10
+
+
+async def test_a_node_that_turns_out_to_be_full_gives_the_claim_back() -> None:
+    one = OnNode("a").driver
+    one.script("CreateVolume", Fail(Code.RESOURCE_EXHAUSTED))
+    async with stage(roles=("binder",)) as s:
+        await s.storage_class()
+        async with provisioning(s.around.role("one"), one, node_deployment=True, node="n1"):
+            await s.claim()
+            await s.called_by(one, "CreateVolume", 2)
+            await s.bound()
+
+
+async def test_the_flags_that_need_something_say_so() -> None:
+    async with stage(roles=()) as s:
+        for driver, flags, said in (
+            (scripted.driver(), {"enable_capacity": True}, "GET_CAPACITY"),
+            (scripted.driver(), {"node_deployment": True}, "NODE_NAME"),
+        ):
+            with pytest.raises(BaseException) as caught:  # noqa: PT011
+                async with provisioning(s.around.role("x"), driver, **flags):
+                    await asyncio.sleep(1)
+            assert said in repr(caught.value) + repr(getattr(caught.value, "exceptions", ""))

@@ -1,0 +1,5 @@
+"""The real server over HTTPS, for the cases that are about its answers."""
+
+from tests.apiserver.conftest import served
+
+__all__ = ["served"]

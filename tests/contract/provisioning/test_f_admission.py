@@ -1,0 +1,199 @@
+"""Contract provisioning F, admission and validation: the cases to test, over HTTPS as clients meet them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.contract.api_server.people import person
+from tests.contract.provisioning.stage import stage
+from tests.support import scripted
+from volplane.api.core import PersistentVolumeClaim
+
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+IS_DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}
+IMMUTABLE = "spec is immutable after creation except resources.requests and volumeAttributesClassName"
+NOT_RESIZABLE = (
+    "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must "
+    "support resize"
+)
+
+
+def claim(name: str = "data", **spec: Any) -> dict[str, Any]:
+    whole = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **spec}
+    return {"metadata": {"name": name}, "spec": whole}
+
+
+def volume(name: str = "v", **spec: Any) -> dict[str, Any]:
+    csi = {"driver": "d.example.com", "volumeHandle": "h"}
+    whole = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "csi": csi, **spec}
+    return {"metadata": {"name": name}, "spec": whole}
+
+
+def storage_class(name: str, *, default: bool = False, **more: Any) -> dict[str, Any]:
+    notes = IS_DEFAULT if default else {}
+    return {"metadata": {"name": name, "annotations": notes}, "provisioner": "d.example.com", **more}
+
+
+async def make(api: Any, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = await api.post(path, body)
+    assert answer.status == 201, answer.json
+    made: dict[str, Any] = answer.json
+    return made
+
+
+async def bound(api: Any, **spec: Any) -> None:
+    await make(api, CLAIMS, claim(**spec))
+    status = {"phase": "Bound", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    answer = await api.merge(f"{CLAIMS}/data/status", {"status": status})
+    assert answer.status == 200, answer.json
+
+
+def grown(size: str) -> dict[str, Any]:
+    return {"spec": {"resources": {"requests": {"storage": size}}}}
+
+
+async def test_a_class_that_is_not_set_becomes_the_newest_default(served: Any) -> None:
+    async with served() as api:
+        await make(api, CLASSES, storage_class("older", default=True))
+        await asyncio.sleep(1.1)  # stamps are whole seconds
+        await make(api, CLASSES, storage_class("newer", default=True))
+        assert (await make(api, CLAIMS, claim("unset")))["spec"]["storageClassName"] == "newer"
+        none = await make(api, CLAIMS, claim("none", storageClassName=""))
+        assert none["spec"]["storageClassName"] == ""
+
+
+@pytest.mark.virtual
+async def test_a_class_that_is_missing_is_accepted_and_the_claim_waits() -> None:
+    async with stage(scripted.driver()) as s:
+        await s.claim(cls="missing")
+        told = await s.event("ProvisioningFailed")
+        assert (told.type, told.message) == ("Warning", 'storageclass.storage.k8s.io "missing" not found')
+        await asyncio.sleep(60)
+        assert (await s.find(PersistentVolumeClaim, "data")).status.phase == "Pending"
+
+
+async def test_who_may_grow_a_claim(served: Any) -> None:
+    async with served() as api:
+        await make(api, CLASSES, storage_class("fixed"))
+        await make(api, CLASSES, storage_class("elastic", allowVolumeExpansion=True))
+        await make(api, CLAIMS, claim("waiting", storageClassName="elastic"))
+        answer = await api.merge(f"{CLAIMS}/waiting", grown("2Gi"))
+        assert answer.status == 422
+        assert IMMUTABLE in answer.json["message"]
+        await bound(api, storageClassName="fixed")
+        answer = await api.merge(f"{CLAIMS}/data", grown("2Gi"))
+        assert answer.status == 403
+        assert NOT_RESIZABLE in answer.json["message"]
+        await api.merge(f"{CLASSES}/fixed", {"allowVolumeExpansion": True})
+        answer = await api.merge(f"{CLAIMS}/data", grown("2Gi"))
+        assert answer.status == 200
+        await api.delete(f"{CLASSES}/fixed")
+        answer = await api.merge(f"{CLAIMS}/data", grown("3Gi"))
+        assert answer.status == 403
+        assert NOT_RESIZABLE in answer.json["message"]
+
+
+async def test_a_request_shrinks_only_to_more_than_the_volume_has(served: Any) -> None:
+    async with served() as api:
+        await make(api, CLASSES, storage_class("elastic", allowVolumeExpansion=True))
+        await bound(api, storageClassName="elastic")
+        assert (await api.merge(f"{CLAIMS}/data", grown("5Gi"))).status == 200
+        assert (await api.merge(f"{CLAIMS}/data", grown("2Gi"))).status == 200
+        answer = await api.merge(f"{CLAIMS}/data", grown("1Gi"))
+        assert answer.status == 422
+        assert "field can not be less than status.capacity" in answer.json["message"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"accessModes": ["ReadWriteMany"]},
+        {"selector": {"matchLabels": {"a": "b"}}},
+        {"volumeName": "other"},
+        {"storageClassName": "other"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_a_bound_claim_does_not_change(served: Any, change: dict[str, Any]) -> None:
+    async with served() as api:
+        await bound(api, storageClassName="fast", volumeName="v")
+        answer = await api.merge(f"{CLAIMS}/data", {"spec": change})
+        assert answer.status == 422
+        assert IMMUTABLE in answer.json["message"]
+
+
+async def test_a_class_is_given_once(served: Any) -> None:
+    async with served() as api:
+        await make(api, CLAIMS, claim())
+        answer = await api.merge(f"{CLAIMS}/data", {"spec": {"storageClassName": "fast"}})
+        assert answer.status == 200
+        answer = await api.merge(f"{CLAIMS}/data", {"spec": {"storageClassName": "other"}})
+        assert answer.status == 422
+
+
+async def test_what_may_change_in_a_volume(served: Any) -> None:
+    async with served() as api:
+        ref = {"namespace": "default", "name": "data"}
+        await make(api, VOLUMES, volume(claimRef=ref))
+        answer = await api.merge(f"{VOLUMES}/v", {"spec": {"csi": {"volumeHandle": "other"}}})
+        assert answer.status == 422
+        assert "spec.persistentvolumesource is immutable after creation" in answer.json["message"]
+        secret = {"csi": {"controllerExpandSecretRef": {"name": "s", "namespace": "default"}}}
+        assert (await api.merge(f"{VOLUMES}/v", {"spec": secret})).status == 200
+        secret["csi"]["controllerExpandSecretRef"]["name"] = "t"
+        assert (await api.merge(f"{VOLUMES}/v", {"spec": secret})).status == 422
+        answer = await api.merge(f"{VOLUMES}/v", {"spec": {"claimRef": None}})
+        assert answer.status == 200
+        assert "claimRef" not in answer.json["spec"]
+
+
+async def test_what_may_change_in_a_class(served: Any) -> None:
+    async with served() as api:
+        await make(api, CLASSES, storage_class("fast", parameters={"type": "gp3"}))
+        answer = await api.merge(f"{CLASSES}/fast", {"parameters": {"type": "io2"}})
+        assert answer.status == 422
+        assert "updates to parameters are forbidden." in answer.json["message"]
+        for allowed in (True, False):
+            answer = await api.merge(f"{CLASSES}/fast", {"allowVolumeExpansion": allowed})
+            assert answer.status == 200
+
+
+@pytest.mark.virtual
+async def test_an_unknown_source_is_dropped_in_one_field_and_waits_for_a_populator_in_the_other() -> None:
+    driver = scripted.driver()
+    backup = {"apiGroup": "example.com", "kind": "Backup", "name": "b"}
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim("empty", dataSource=backup)
+        mine, _ = await s.bound("empty")
+        assert mine.spec.data_source is None
+        assert not driver.called("CreateVolume")[0].HasField("volume_content_source")
+        await s.claim("filled", dataSourceRef=backup)
+        told = await s.event("Provisioning", "Assuming", about="filled")
+        assert told.message == "Assuming an external populator will provision the volume"
+        await asyncio.sleep(600)
+        assert (await s.find(PersistentVolumeClaim, "filled")).status.phase == "Pending"
+        assert len(driver.called("CreateVolume")) == 1
+
+
+async def test_a_node_changes_only_what_nodes_may_in_a_claims_status(served: Any) -> None:
+    async with served() as api:
+        await make(api, "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
+        await make(api, "/api/v1/nodes", {"metadata": {"name": "n1"}})
+        await make(api, VOLUMES, volume(claimRef={"namespace": "default", "name": "data"}))
+        await bound(api, storageClassName="", volumeName="v")
+        used = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+        spec = {"containers": [{"name": "c", "image": "i"}], "volumes": used, "nodeName": "n1"}
+        await make(api, "/api/v1/namespaces/default/pods", {"metadata": {"name": "p"}, "spec": spec})
+        async with person(api.server, "system:node:n1", "system:nodes") as node:
+            answer = await node.merge(f"{CLAIMS}/data/status", {"status": {"capacity": {"storage": "2Gi"}}})
+            assert answer.status == 200, answer.body
+            answer = await node.merge(f"{CLAIMS}/data/status", {"metadata": {"labels": {"a": "b"}}})
+            assert answer.status == 403
+            answer = await node.merge(f"{CLAIMS}/data/status", {"status": {"phase": "Lost"}})
+            assert answer.status == 403

@@ -51,7 +51,9 @@ Reply = Response | Upgraded
 
 PATIENCE = 60.0  # seconds a request may take, streams left out
 BODY_LIMIT = 3 * 1024 * 1024
-_PARTS = frozenset({"status", "finalize", "ephemeralcontainers"})  # of the object itself, see Strategy
+_PARTS = frozenset(
+    {"status", "finalize", "ephemeralcontainers", "approval"}
+)  # of the object itself, see Strategy
 UPGRADED = frozenset({"exec", "attach", "portforward"})
 _OPENAPI = ("/openapi/v2", "/openapi/v3")
 _requests = metrics.counter(

@@ -22,6 +22,7 @@ from volplane.apiserver.auth.nodes.restriction import Restriction
 from volplane.apiserver.auth.rbac.aggregation import Aggregation
 from volplane.apiserver.auth.rbac.escalation import Escalation
 from volplane.apiserver.auth.rbac.index import Rbac
+from volplane.apiserver.auth.signers import Signers
 from volplane.apiserver.auth.users import ADMIN
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.bootstrap import bootstrap
@@ -45,6 +46,7 @@ class Core:
         self.backend.admission.judges = [
             Restriction(self.backend, self.authority),
             Escalation(self.backend, self.rbac, self.authority),
+            Signers(self.authority),
         ]
         self._following = Following(self.backend)
         self._following.feed(graph, Pod, PersistentVolume, VolumeAttachment)

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from volplane.api import codec
+from volplane.api.authorization import SubjectAccessReview
 from volplane.api.errors import NotFound, Unavailable
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, Resource
@@ -24,6 +25,7 @@ from volplane.apiserver.auth.authorize import Act, Authority
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.canonical import canonical
 from volplane.apiserver.registry import Entry
+from volplane.apiserver.reviews import access_of
 from volplane.apiserver.selection import select
 from volplane.apiserver.strategy import Call, User
 from volplane.apiserver.verbs import watch as watching
@@ -83,6 +85,8 @@ class Local:
         entry, call = self._call(
             "create", of or type(obj), namespace or obj.metadata.namespace, name, subresource
         )
+        if isinstance(obj, SubjectAccessReview):
+            return _typed(type(obj), access_of(self._authority, call, obj))
         if not subresource:
             return _typed(type(obj), (await create(self._backend, entry, call, _given(entry, obj))).obj)
         post = subresources.POSTS.get((entry.resource, subresource))

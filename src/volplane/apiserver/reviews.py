@@ -94,12 +94,11 @@ def _token_status(server: Asked, review: TokenReview) -> TokenReviewStatus:
 
 def _self_access(server: Asked, call: Call, review: SelfSubjectAccessReview) -> SelfSubjectAccessReview:
     _check(call, review, _wrong(review) + _wrong_metadata(review.metadata))
-    return structs.replace(review, status=_judged(server, call.user, review))
+    return structs.replace(review, status=_judged(server.authority, call.user, review))
 
 
 def _access_of(server: Asked, call: Call, review: SubjectAccessReview) -> SubjectAccessReview:
-    _check(call, review, _wrong(review) + _wrong_subject(review) + _wrong_metadata(review.metadata))
-    return structs.replace(review, status=_judged(server, _subject(review), review))
+    return access_of(server.authority, call, review)
 
 
 def _local_access(server: Asked, call: Call, review: LocalSubjectAccessReview) -> LocalSubjectAccessReview:
@@ -108,7 +107,7 @@ def _local_access(server: Asked, call: Call, review: LocalSubjectAccessReview) -
         raise BadRequest("namespace is required on this type: ")
     if review.namespace != call.namespace:
         raise BadRequest(f"spec.resourceAttributes.namespace must match namespace: {call.namespace}")
-    return structs.replace(review, status=_judged(server, _subject(review), review))
+    return structs.replace(review, status=_judged(server.authority, _subject(review), review))
 
 
 def _check(call: Call, review: Access, causes: list[Cause]) -> None:
@@ -158,11 +157,17 @@ def _subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> User:
     return User(spec.user, spec.groups, spec.uid, spec.extra)
 
 
-def _judged(server: Asked, user: User, review: Access) -> SubjectAccessReviewStatus:
+def access_of(authority: Authority, call: Call, review: SubjectAccessReview) -> SubjectAccessReview:
+    """May somebody do something? For who asks in process, too."""
+    _check(call, review, _wrong(review) + _wrong_subject(review) + _wrong_metadata(review.metadata))
+    return structs.replace(review, status=_judged(authority, _subject(review), review))
+
+
+def _judged(authority: Authority, user: User, review: Access) -> SubjectAccessReviewStatus:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     fields, lost = _selected(resource)
     act = _resource_act(resource, fields) if resource is not None else _path_act(path)
-    verdict = server.authority.judge(user, act)
+    verdict = authority.judge(user, act)
     return SubjectAccessReviewStatus(
         allowed=verdict.allowed, reason=verdict.reason, evaluation_error="; ".join(lost)
     )

@@ -12,6 +12,7 @@ from volplane.apiserver.audit import Audit
 from volplane.apiserver.auth import kubeconfig
 from volplane.apiserver.auth.accounts import AccountTokens
 from volplane.apiserver.auth.authenticate import Authenticator, Tokens
+from volplane.apiserver.auth.bootstrap_tokens import BootstrapTokens
 from volplane.apiserver.auth.certificates import Authority, write_private
 from volplane.apiserver.auth.issuer import Issuer
 from volplane.apiserver.auth.users import ADMIN, MASTERS
@@ -96,7 +97,7 @@ async def run(settings: Settings, store: Store) -> Server:
     to_nodes.check_hostname = False  # a node is known by its address, which its certificate need not name
     app = App(
         core.backend,
-        Authenticator([pki.tokens, AccountTokens(core.backend)]),
+        Authenticator([pki.tokens, AccountTokens(core.backend), BootstrapTokens(core.backend)]),
         core.authority,
         Streams(to_nodes),
         Audit(settings.audit_log_path) if settings.audit_log_path else None,

@@ -216,6 +216,8 @@ class Separate:
             "--root-ca-file",
             str(self.authority.pair.cert_path),
             f"--controllers={','.join(settings.controllers)}",
+            f"--cluster-signing-cert-file={self.authority.pair.cert_path}",
+            f"--cluster-signing-key-file={self.authority.pair.key_path}",
             f"--pvclaimbinder-sync-period={settings.pvclaimbinder_sync_period}",
             f"--node-monitor-grace-period={settings.node_monitor_grace_period}",
             f"--max-wait-for-unmount={settings.max_wait_for_unmount}",

@@ -132,6 +132,8 @@ class Cluster:
             node_monitor_grace_period=self.settings.node_monitor_grace_period,
             max_wait_for_unmount=self.settings.max_wait_for_unmount,
             disable_force_detach_on_timeout=self.settings.disable_force_detach_on_timeout,
+            cluster_signing_cert_file=str(self.server.authority.pair.cert_path),
+            cluster_signing_key_file=str(self.server.authority.pair.key_path),
             root_ca=self.server.ca.decode(),
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -30,12 +31,18 @@ class Settings(Struct, frozen=True):
     unhealthy_zone_threshold: float = 0.55  # the share of a zone that counts as most of it
     large_cluster_size_threshold: int = 50  # nodes beyond which a zone is large
     terminated_pod_gc_threshold: int = 12500  # finished pods that are kept; 0 keeps all
+    cluster_signing_cert_file: str = ""  # the authority that signs the certificates of nodes,
+    cluster_signing_key_file: str = ""  # and its key; without them requests are approved but not signed
     root_ca: str = ""  # PEM of the API server's authority, published in every namespace
 
 
 class Entry(Struct, frozen=True):
     where: str  # module:class
     options: Mapping[str, Callable[[Settings], Any]] = {}  # argument → from the settings
+
+
+def _file(path: str) -> bytes:
+    return Path(path).read_bytes() if path else b""
 
 
 CONTROLLERS: Mapping[str, Entry] = {
@@ -95,6 +102,13 @@ CONTROLLERS: Mapping[str, Entry] = {
     ),
     "garbage-collector-controller": Entry("volplane.controllers.garbage.controller:Garbage"),
     "namespace-controller": Entry("volplane.controllers.namespace.controller:Namespaces"),
+    "certificatesigningrequest-controller": Entry(
+        "volplane.controllers.csr.controller:SigningRequests",
+        {
+            "certificate": lambda s: _file(s.cluster_signing_cert_file),
+            "key": lambda s: _file(s.cluster_signing_key_file),
+        },
+    ),
     "serviceaccount-controller": Entry(
         "volplane.controllers.serviceaccount.controller:ServiceAccounts", {"root_ca": lambda s: s.root_ca}
     ),

@@ -25,6 +25,7 @@ from volplane.apiserver.strategies.newevents import NewEventStrategy
 from volplane.apiserver.strategies.nodes import NodeStrategy
 from volplane.apiserver.strategies.pods import PodStrategy
 from volplane.apiserver.strategies.priorities import PriorityClassStrategy, RuntimeClassStrategy
+from volplane.apiserver.strategies.requests import RequestStrategy
 from volplane.apiserver.strategies.roles import (
     ClusterRoleBindingStrategy,
     ClusterRoleStrategy,
@@ -75,6 +76,7 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "rolebindings.rbac.authorization.k8s.io": RoleBindingStrategy,
     "clusterrolebindings.rbac.authorization.k8s.io": ClusterRoleBindingStrategy,
     "controllerrevisions.apps": RevisionRules,
+    "certificatesigningrequests.certificates.k8s.io": RequestStrategy,
     "jobs.batch": JobRules,
     "cronjobs.batch": CronJobRules,
     "poddisruptionbudgets.policy": BudgetRules,

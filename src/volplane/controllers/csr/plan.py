@@ -1,0 +1,117 @@
+"""What becomes of a signing request: recognized, approved, signed, refused, or forgotten after a while.
+
+Two signers are ours. Client certificates of kubelets are approved for whoever may ask for them: a machine
+with a bootstrap token for a new node, a node for itself. Serving certificates are approved by people, as
+upstream has it; once approved they are signed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from volplane.api.certificates import CertificateSigningRequest as Request
+from volplane.rules.steps import Wait
+
+KUBELET_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"
+KUBELET_SERVING = "kubernetes.io/kubelet-serving"
+SIGNERS = (KUBELET_CLIENT, KUBELET_SERVING)
+NODES, NODE_PREFIX = "system:nodes", "system:node:"
+APPROVED, DENIED, FAILED = "Approved", "Denied", "Failed"
+
+# Besides these, "key encipherment", which only RSA keys are good for.
+_USAGES = {
+    KUBELET_CLIENT: {"digital signature", "client auth"},
+    KUBELET_SERVING: {"digital signature", "server auth"},
+}
+_APPROVING = "kubelet client certificate after SubjectAccessReview."
+
+# Upstream's patience with requests that nobody needs any more.
+PENDING = timedelta(hours=24)
+DECIDED = timedelta(hours=1)
+
+
+class Subject(Struct, frozen=True):
+    """What the request's own text says; empty names if it cannot be read."""
+
+    name: str = ""
+    groups: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()  # DNS names and addresses
+    others: bool = False  # mail addresses or URIs are asked for as well
+
+
+class Ask(Struct, frozen=True):
+    """May the requestor create this subresource of signing requests? If so, approve with this message."""
+
+    permission: str
+    message: str
+
+
+class Sign(Struct, frozen=True):
+    pass
+
+
+class Fail(Struct, frozen=True):
+    message: str
+
+
+class Forget(Struct, frozen=True):
+    pass
+
+
+Step = Ask | Sign | Fail | Forget | Wait
+
+
+def plan(request: Request, subject: Subject, now: datetime) -> Iterator[Step]:
+    left = _age_left(request, now)
+    if left <= timedelta(0):
+        yield Forget()
+        return
+    held = {c.type for c in request.status.conditions}
+    if APPROVED in held and not request.status.certificate and FAILED not in held:
+        if request.spec.signer_name in SIGNERS:
+            why = wrong_with(request, subject)
+            yield Fail(why) if why else Sign()
+    elif not held & {APPROVED, DENIED} and _is_recognized(request, subject):
+        yield from _permissions(request, subject)
+    yield Wait(left.total_seconds(), "it is kept for a while")
+
+
+def _is_recognized(request: Request, subject: Subject) -> bool:
+    return request.spec.signer_name == KUBELET_CLIENT and not wrong_with(request, subject)
+
+
+def _permissions(request: Request, subject: Subject) -> Iterator[Ask]:
+    """The narrower one first: a node that renews its own certificate."""
+    if subject.name == request.spec.username:
+        yield Ask("selfnodeclient", f"Auto approving self {_APPROVING}")
+    yield Ask("nodeclient", f"Auto approving {_APPROVING}")
+
+
+def wrong_with(request: Request, subject: Subject) -> str:
+    """Why this is not a request that the signer it names signs; empty if it is."""
+    serving = request.spec.signer_name == KUBELET_SERVING
+    if subject.groups != (NODES,):
+        return f"subject organization is not {NODES}"
+    if not subject.name.startswith(NODE_PREFIX):
+        return f"subject common name does not begin with {NODE_PREFIX}"
+    if subject.others:
+        return "email and URI subject alternative names are not allowed"
+    if serving and not subject.hosts:
+        return "DNS or IP subjectAltName is required"
+    if not serving and subject.hosts:
+        return "DNS and IP subjectAltNames are not allowed"
+    if set(request.spec.usages) - {"key encipherment"} != _USAGES[request.spec.signer_name]:
+        return "usages did not match what the signer permits"
+    return ""
+
+
+def _age_left(request: Request, now: datetime) -> timedelta:
+    created = request.metadata.creation_timestamp
+    if not created:
+        return PENDING
+    decided = request.status.certificate or any(c.type in (DENIED, FAILED) for c in request.status.conditions)
+    age = now - datetime.fromisoformat(created)
+    return (DECIDED if decided else PENDING) - age

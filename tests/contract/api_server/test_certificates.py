@@ -229,7 +229,7 @@ async def test_approving_and_signing_are_permissions_of_their_own(served: Any) -
         everything = {
             "verbs": ["*"],
             "apiGroups": [group],
-            "resources": ["certificatesigningrequests", "certificatesigningrequests/*"],
+            "resources": ["certificatesigningrequests", "*/approval", "*/status"],
         }
         role = {"metadata": {"name": "writer"}, "rules": [everything]}
         await make(api, f"{rbac}/clusterroles", role)

@@ -20,19 +20,20 @@ from volplane.node.settings import NodeSettings
 @options(NodeSettings)
 @click.option("--kubeconfig", default="", help="where the API server is, and who we are")
 @click.option("--cover", multiple=True, help="a directory that no container may see")
-def command(settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...]) -> None:
+@click.option("--latency", default="", help="disks take as long as a cloud's: ebs, io2 or efs")
+def command(settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...], latency: str) -> None:
     """Run pods and their volumes on this machine until stopped; then pods are stopped, volumes unmounted."""
     need_root()
-    serve(lambda stop: _serve(settings, kubeconfig, cover, stop))
+    serve(lambda stop: _serve(settings, kubeconfig, cover, latency, stop))
 
 
 async def _serve(
-    settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...], stop: asyncio.Event
+    settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...], latency: str, stop: asyncio.Event
 ) -> None:
     client = connect(kubeconfig, "kubelet")
     host = Host()
     name = settings.hostname_override or os.uname().nodename.lower()
-    places = {name: ebs.Place(settings.instance_id, settings.zone)}
+    places = {name: ebs.Place(settings.instance_id, settings.zone, latency=latency)}
     kit = Kit(by_account, host, account(), places)
     try:
         await runner.run(settings, client, host, images(kit), stop=stop, cover=cover)

@@ -14,12 +14,15 @@ from contextlib import asynccontextmanager
 from volplane import web
 from volplane.cloud.app import App
 from volplane.cloud.disks import Disks
+from volplane.cloud.faults import Faults
 from volplane.cloud.ledger import Ledger
 from volplane.cloud.model import Instance
+from volplane.cloud.pace import Pace
 from volplane.cloud.recover import recover
 from volplane.cloud.service import Service
 from volplane.cloud.settings import Settings
 from volplane.cloud.sigv4 import Keys
+from volplane.cloud.throttle import Throttle
 from volplane.host import Host
 from volplane.store import Store
 
@@ -33,7 +36,14 @@ async def opened(settings: Settings, host: Host, store: Store) -> AsyncIterator[
     await ledger.load()
     disks = Disks(host, os.path.join(settings.data_dir, "disks"))
     await disks.prepare()
-    service = Service(ledger, disks, zones=settings.zones, thin=settings.thin)
+    service = Service(
+        ledger,
+        disks,
+        zones=settings.zones,
+        thin=settings.thin,
+        pace=Pace(settings.latency),
+        modification_pause=settings.modification_pause,
+    )
     for instance in settings.instances:
         await service.register(instance)
     await recover(service)
@@ -47,7 +57,9 @@ async def opened(settings: Settings, host: Host, store: Store) -> AsyncIterator[
 async def serving(settings: Settings, host: Host, store: Store) -> AsyncIterator[str]:
     """The endpoint's address while the context lasts."""
     async with opened(settings, host, store) as service:
-        app = App(service, Keys(settings.access_key, settings.secret_key))
+        faults = Faults.read(await host.call(_read, settings.faults)) if settings.faults else Faults()
+        throttle = Throttle(settings.request_rate, settings.request_burst)
+        app = App(service, Keys(settings.access_key, settings.secret_key), throttle=throttle, faults=faults)
         server = await web.serve(app.handle, host=settings.host, port=settings.port)
         try:
             yield f"http://{settings.host}:{server.port}"
@@ -63,3 +75,8 @@ async def run(
     async with serving(settings, host, store) as address:
         ready(address)
         await asyncio.get_running_loop().create_future()
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -14,9 +14,11 @@ from volplane.base import clock, metrics, trace
 from volplane.cloud import sigv4, xml
 from volplane.cloud.actions import ACTIONS, Action
 from volplane.cloud.errors import Refusal, broken
+from volplane.cloud.faults import Faults
 from volplane.cloud.query import Parameters
 from volplane.cloud.service import Service
 from volplane.cloud.sigv4 import Keys, Signed
+from volplane.cloud.throttle import Throttle
 from volplane.web import Request, Response
 
 log = logging.getLogger(__name__)
@@ -26,8 +28,11 @@ _CONTENT_TYPE = ("Content-Type", "text/xml;charset=UTF-8")
 
 
 class App:
-    def __init__(self, service: Service, keys: Keys) -> None:
+    def __init__(
+        self, service: Service, keys: Keys, *, throttle: Throttle | None = None, faults: Faults | None = None
+    ) -> None:
         self._service, self._keys = service, keys
+        self._throttle, self._faults = throttle or Throttle(0, 1), faults or Faults()
         self._running: set[asyncio.Task[dict[str, xml.Value]]] = set()
 
     async def handle(self, request: Request) -> Response:
@@ -58,11 +63,15 @@ class App:
             raise Refusal("MalformedQueryString", f"The query string cannot be read: {error}") from None
 
     async def _do(self, name: str, given: Parameters) -> dict[str, xml.Value]:
+        if name == "SetFaults":
+            self._faults = Faults.read(given.text("Script", "[]").encode())
+            return {"return": True}
         action = ACTIONS.get(name)
         if action is None:
             raise Refusal(
                 "InvalidAction", f"The action {name or '(none)'} is not valid for this web service."
             )
+        self._throttle.take(name)
         if given.flag("DryRun"):
             raise Refusal("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
         task = asyncio.ensure_future(self._run(name, action, given))
@@ -73,12 +82,29 @@ class App:
     async def _run(self, name: str, action: Action, given: Parameters) -> dict[str, xml.Value]:
         with trace.span("cloud", name, f"volume/{given.text('VolumeId')}"):
             try:
-                return await action(self._service, given)
+                return await self._act(name, action, given)
             except Refusal:
                 raise
             except Exception as error:
                 log.exception("%s failed", name)
                 raise broken("An internal error has occurred") from error
+
+    async def _act(self, name: str, action: Action, given: Parameters) -> dict[str, xml.Value]:
+        fault = self._faults.take(name, _resources(given))
+        if fault is None:
+            return await action(self._service, given)
+        await asyncio.sleep(fault.delay)
+        if fault.code and not fault.after:
+            raise fault.refusal()
+        answer = await action(self._service, given)
+        if fault.code:
+            raise fault.refusal()
+        return answer
+
+
+def _resources(given: Parameters) -> tuple[str, ...]:
+    kinds = ("VolumeId", "SnapshotId", "InstanceId")
+    return tuple(text for kind in kinds for text in (given.text(kind), *given.texts(kind)) if text)
 
 
 def _signed(request: Request) -> Signed:

@@ -121,6 +121,7 @@ class Creation:
     async def finish(self, volume: Volume) -> Volume:
         """The effect and the result; again after a restart."""
         service = self._service
+        await service.pace.keep("CreateVolume")
         try:
             await self._effect(volume)
         except (OSError, Refusal) as error:
@@ -161,7 +162,7 @@ class Creation:
         return await self._service.ledger.put_volume(structs.replace(volume, **changes))
 
     async def _reserve(self, size: int) -> None:
-        left = await self.capacity()
+        left = await self.capacity() if await self._service.disks.free() else 0
         if size * GIB > left:
             raise errors.no_room(f"{size} GiB are wanted, {left // GIB} GiB are left")
         self._pending += size
@@ -169,5 +170,6 @@ class Creation:
     async def capacity(self) -> int:
         """Bytes that can still be promised."""
         service = self._service
-        free = await service.disks.free()
-        return max(0, int(free * service.thin) - (service.ledger.granted + self._pending) * GIB)
+        # What disks hold already is promised and gone from the free space: it must not count twice.
+        space = await service.disks.free() + await service.disks.written()
+        return max(0, int(space * service.thin) - (service.ledger.granted + self._pending) * GIB)

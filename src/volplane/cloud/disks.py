@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from volplane.base import clock
 from volplane.cloud.model import GIB, Attachment, Instance
 from volplane.host import DeviceBusy, Host, MountEntry, copies, devices, mounts
 from volplane.host.copies import Report
@@ -20,6 +21,7 @@ from volplane.host.devices import DELETED
 BY_ID = "disk/by-id"
 # What is never promised to disks: a machine without any space left breaks every disk on it at once.
 RESERVE = 256 << 20
+COUNT_EVERY = 10.0  # seconds
 
 
 class Survey(Struct, frozen=True):
@@ -40,6 +42,7 @@ class Disks:
         self._host = host
         self._directory = os.path.realpath(directory)
         self._snapshots = os.path.join(os.path.dirname(self._directory), "snapshots")
+        self._written, self._count_again = 0, 0.0
         self.shares = False  # whether copies share their blocks
         self._last: dict[str, str] = {}  # where a volume was last seen; believed only after a look
 
@@ -92,6 +95,14 @@ class Disks:
 
     async def remove_snapshot(self, snapshot: str) -> None:
         await self._host.call(_remove, self.snapshot_file(snapshot))
+
+    async def written(self) -> int:
+        """Bytes that all disks take; counted again only after a while, because they may be many."""
+        now = clock.now()
+        if now >= self._count_again:
+            self._count_again = now + COUNT_EVERY
+            self._written = await self._host.call(_written, self._directory)
+        return self._written
 
     async def free(self) -> int:
         """Bytes that the machine has left for disks."""
@@ -178,6 +189,11 @@ def _can_share(directory: str, other: str) -> bool:
     finally:
         _remove(source)
         _remove(target)
+
+
+def _written(directory: str) -> int:
+    with os.scandir(directory) as entries:
+        return sum(entry.stat().st_blocks * 512 for entry in entries)
 
 
 def _capture(file: str, device: str, target: str, report: Report) -> tuple[bool, bool]:

@@ -27,6 +27,7 @@ TYPES = {
     "sc1": Type(125, 16384),
     "standard": Type(1, 1024),
 }
+_MIB_PER_IOPS = 0.25  # gp3: throughput has to be paid for with IOPS
 _IOPS_REQUIRED = frozenset({"io1", "io2"})
 
 
@@ -73,7 +74,12 @@ def _throughput(shape: Shape, kind: Type) -> int:
         raise invalid_parameter(
             "throughput", shape.throughput, f"{shape.type} volumes have {low} to {high} MiB/s."
         )
-    return shape.throughput or low
+    wanted = shape.throughput or low
+    ratio = wanted / _iops(shape, kind)
+    if ratio > _MIB_PER_IOPS:
+        text = f"Throughput (MiBps) to iops ratio of {ratio:f} is too high; maximum is {_MIB_PER_IOPS:f}."
+        raise Refusal("InvalidParameterValue", text)
+    return wanted
 
 
 def _not_supported(parameter: str, kind: str) -> Refusal:

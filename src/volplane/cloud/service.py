@@ -31,6 +31,7 @@ from volplane.cloud.model import (
     Volume,
     VolumeState,
 )
+from volplane.cloud.pace import Pace
 from volplane.cloud.points import reached
 from volplane.cloud.snapshots import Snapshots
 from volplane.cloud.turns import Turns
@@ -46,7 +47,17 @@ double_attaches = metrics.counter(
 
 
 class Service:
-    def __init__(self, ledger: Ledger, disks: Disks, *, zones: Sequence[str], thin: float) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        disks: Disks,
+        *,
+        zones: Sequence[str],
+        thin: float,
+        pace: Pace | None = None,
+        modification_pause: float = 0.0,
+    ) -> None:
+        self.pace, self._modification_pause = pace or Pace(), modification_pause
         self.ledger, self.disks = ledger, disks
         self.zones, self.thin = tuple(zones), thin
         self.turns, self.work = Turns(), Work()
@@ -94,6 +105,7 @@ class Service:
             if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
                 raise errors.wrong_state(volume_id, volume.state)
             target = limits.checked(modified(volume.shape, wanted))
+            self._check_rate(volume_id)
             growth = target.size - volume.shape.size
             if growth < 0:
                 raise errors.invalid_parameter(
@@ -101,6 +113,7 @@ class Service:
                 )
             if growth * GIB > await self.capacity():
                 raise errors.no_room(f"{growth} GiB more are wanted")
+            await self.pace.keep("ModifyVolume")
             if growth:
                 # A file that is larger than its record says nothing; a record larger than its file would lie.
                 await self.disks.grow(volume_id, target.size)
@@ -108,6 +121,15 @@ class Service:
             await self.ledger.put_volume(structs.replace(volume, shape=target))
             done = Modification(volume_id, volume.shape, target, started, clock.microstamp())
             return await self.ledger.put_modification(done)
+
+    def _check_rate(self, volume_id: str) -> None:
+        last = self.ledger.modifications.get(volume_id)
+        if last is None or not self._modification_pause:
+            return
+        passed = clock.wall() - clock.parse(last.started)
+        if passed.total_seconds() < self._modification_pause:
+            text = "You've reached the maximum modification rate per volume limit. Wait before the next one."
+            raise Refusal("VolumeModificationRateExceeded", text)
 
     async def tag(self, resource: str, tags: Mapping[str, str], *, remove: bool = False) -> None:
         async with self.turns.of(resource):
@@ -179,6 +201,7 @@ class Service:
         )
         reached("AttachVolume", "intent")
         self.snapshots.attached[volume.id] += 1
+        await self.pace.keep("AttachVolume")
         try:
             await self.disks.attach(volume.id, intent, instance)
         except OSError as error:
@@ -220,6 +243,7 @@ class Service:
         reached("DetachVolume", "asked")
         volume = await self.ledger.put_volume(structs.replace(volume, attachment=leaving))
         reached("DetachVolume", "intent")
+        await self.pace.keep("DetachVolume")
         try:
             if force or not instance.running:
                 await self.disks.pull(volume.id)

@@ -81,6 +81,8 @@ class Snapshots:
         try:
             async with service.copying(snapshot.id):
                 stored = await self._effect(snapshot, file)
+                # The moment is over; what takes a cloud its time is to store it elsewhere.
+                await service.pace.keep("CreateSnapshot")
         except (OSError, Refusal) as error:
             refusal = error if isinstance(error, Refusal) else errors.no_room(f"{error.strerror}")
             await self._failed(snapshot.id, refusal.message)

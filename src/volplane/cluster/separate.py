@@ -201,12 +201,13 @@ class Separate:
         return str(path)
 
     def _cloud(self) -> list[str]:
-        settings = cloud_settings(self.layout, self.memory, self.members)
+        settings = cloud_settings(self.layout, self.memory, self.members, self.settings)
         instances = self.layout.run / "instances.json"
         instances.write_bytes(msgspec.json.encode(settings.instances))
         zones = ",".join(settings.zones)
         where = ["--data-dir", settings.data_dir, "--port", str(settings.port), "--zones", zones]
-        return [*where, "--instances-file", str(instances)]
+        chosen = [f"--thin={settings.thin}", *([f"--latency={settings.latency}"] if settings.latency else [])]
+        return [*where, *chosen, "--instances-file", str(instances)]
 
     def _manager(self) -> list[str]:
         settings = self.settings
@@ -232,6 +233,8 @@ class Separate:
             value = getattr(settings, field)
             if value != getattr(plain, field):
                 flags.append(f"--{field.replace('_', '-')}={value}")
+        if self.settings.latency:
+            flags.append(f"--latency={self.settings.latency}")
         return [*flags, f"--cover={self.layout.directory}"]
 
     def _environment(self, *, again: bool) -> dict[str, str]:

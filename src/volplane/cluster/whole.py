@@ -29,6 +29,7 @@ from volplane.host import Host
 from volplane.node.containers.task import TaskContext
 from volplane.node.runner import NodeRole
 from volplane.node.settings import NodeSettings
+from volplane.rules import latency
 from volplane.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     nodes_per_zone: Annotated[int, about("how many of them share a zone")] = 2
     port: Annotated[int, about("of the API server; 0: the last one, at first any that is free")] = 0
     controllers: Annotated[tuple[str, ...], about("which run: * is all, -name all but that one")] = ("*",)
+    latency: Annotated[str, about("disks take as long as a cloud's: ebs, io2 or efs")] = ""
+    thin: Annotated[float, about("how many times the machine's space is promised to sparse disks")] = 100.0
     pvclaimbinder_sync_period: Annotated[float, about("between two looks at every claim and volume")] = 15.0
     node_monitor_grace_period: Annotated[float, about("silence after which a node counts as lost")] = 40.0
     max_wait_for_unmount: Annotated[float, about("what a node that does not answer gets to unmount")] = 360.0
@@ -54,6 +57,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.nodes <= 1000:
             raise ValueError(f"--nodes must be between 0 and 1000, not {self.nodes}")
+        latency.checked(self.latency)
+        if self.thin <= 0:
+            raise ValueError(f"--thin must be more than 0, not {self.thin}")
         if self.nodes_per_zone < 1:
             raise ValueError(f"--nodes-per-zone must be at least 1, not {self.nodes_per_zone}")
         if not 0 <= self.port < 65536:
@@ -138,13 +144,18 @@ class Cluster:
         )
 
     async def _start_cloud(self) -> None:
-        settings = cloud_settings(self.layout, self.memory, self.members)
+        settings = cloud_settings(self.layout, self.memory, self.members, self.settings)
         store = await SqliteStore.open(self.layout.cloud / "state.db")
         self._stack.push_async_callback(store.close)
         self.cloud_url = await self._stack.enter_async_context(cloud.serving(settings, self.host, store))
 
     async def _start_node(self, member: Member) -> None:
-        kit = Kit(self._sidecar, self.host, account(self.memory), {member.name: place(member)})
+        kit = Kit(
+            self._sidecar,
+            self.host,
+            account(self.memory),
+            {member.name: place(member, self.settings.latency)},
+        )
         settings = node_settings(self.server.authority, member, self.memory)
         client = self.client_of("kubelet")
         node = NodeRole(settings, client, self.host, images(kit), cover=(str(self.layout.directory),))
@@ -202,16 +213,20 @@ def account(memory: Memory) -> ebs.Account:
     return ebs.Account(endpoint, REGION, memory.access_key, memory.secret_key)
 
 
-def place(member: Member) -> ebs.Place:
-    return ebs.Place(member.instance, member.zone)
+def place(member: Member, profile: str = "") -> ebs.Place:
+    return ebs.Place(member.instance, member.zone, latency=profile)
 
 
-def cloud_settings(layout: Layout, memory: Memory, members: list[Member]) -> cloud.Settings:
+def cloud_settings(
+    layout: Layout, memory: Memory, members: list[Member], settings: Settings
+) -> cloud.Settings:
     return cloud.Settings(
         data_dir=str(layout.cloud),
         access_key=memory.access_key,
         secret_key=memory.secret_key,
         port=memory.cloud_port,
+        latency=settings.latency,
+        thin=settings.thin,
         zones=tuple(dict.fromkeys(m.zone for m in members)) or (f"{REGION}a",),
         instances=tuple(cloud.Instance(m.instance, m.zone, str(m.root / "dev"), m.name) for m in members),
     )

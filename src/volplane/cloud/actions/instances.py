@@ -1,8 +1,8 @@
 """Instances and zones.
 
-Three actions are not EC2's: RegisterInstance and DeregisterInstance stand for RunInstances, which we cannot
-do, and DescribeDiskCapacity tells what AWS never would. (Their names are ours to choose; a client of AWS
-does not send them.)
+Three actions are not EC2's (and SetFaults, in `app`): RegisterInstance and DeregisterInstance stand for
+RunInstances, which we cannot do, and DescribeDiskCapacity tells what AWS never would. (Their
+names are ours to choose; a client of AWS does not send them.)
 """
 
 from __future__ import annotations

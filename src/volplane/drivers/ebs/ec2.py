@@ -5,7 +5,9 @@ Every call is one line in the plugin's log, because that is where operators look
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 import time
 from collections.abc import Mapping
 from urllib.parse import urlencode
@@ -17,6 +19,7 @@ from botocore.credentials import Credentials
 from msgspec import Struct
 
 from volplane.base import trace
+from volplane.drivers.ebs.batch import Batch
 from volplane.web import Answer, Http
 from volplane.web.client import Disconnected
 
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 VERSION = "2016-11-15"
 TIMEOUT = 30.0
 COPY_TIMEOUT = 60.0  # a disk service that copies answers within this, ready or not
+THROTTLED_TRIES, FIRST_PAUSE = 5, 0.2
+_THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 _COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot"})
 _CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 
@@ -79,8 +84,10 @@ class Ec2:
         self._http = Http(endpoint)
         self._signer = SigV4Auth(credentials, "ec2", region)
         self._timeout = timeout
+        self._described = Batch(self._describe)
 
     async def close(self) -> None:
+        await self._described.close()
         await self._http.close()
 
     async def create_volume(self, given: Mapping[str, str], tags: Mapping[str, str]) -> Volume:
@@ -104,9 +111,16 @@ class Ec2:
         return _attachment(await self.call("DetachVolume", given))
 
     async def volume(self, volume: str) -> Volume:
-        answer = await self.call("DescribeVolumes", {"VolumeId.1": volume})
-        (found,) = (_volume(item) for item in answer.iterfind("volumeSet/item"))
+        found = await self._described.get(volume)
+        if found is None:
+            raise Refused("InvalidVolume.NotFound", f"The volume '{volume}' does not exist.", 400)
         return found
+
+    async def _describe(self, volumes: list[str]) -> dict[str, Volume]:
+        # By filter: of a list of ids EC2 refuses all if one is gone.
+        values = {f"Filter.1.Value.{number}": volume for number, volume in enumerate(volumes, start=1)}
+        items = await self._all("DescribeVolumes", {"Filter.1.Name": "volume-id", **values}, "volumeSet/item")
+        return {volume.id: volume for volume in map(_volume, items)}
 
     async def volumes(self, filters: Mapping[str, str] | None = None) -> list[Volume]:
         """All of them, page by page."""
@@ -179,6 +193,17 @@ class Ec2:
         await self.call("StartInstances" if running else "StopInstances", {"InstanceId.1": instance})
 
     async def call(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
+        for number in range(THROTTLED_TRIES):
+            try:
+                return await self._call(action, given)
+            except Refused as error:
+                if error.code not in _THROTTLED:
+                    raise
+                # At random, so that those who were refused together do not come again together.
+                await asyncio.sleep(FIRST_PAUSE * 2**number * random.uniform(0.5, 1.5))
+        return await self._call(action, given)
+
+    async def _call(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
         started = time.perf_counter()
         outcome = "no answer"
         with trace.span("ebs-plugin", action, f"volume/{given.get('VolumeId', '')}"):

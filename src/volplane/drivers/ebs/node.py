@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import ClassVar
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from volplane.csi import v1
 from volplane.drivers.ebs import parameters
 from volplane.drivers.ebs.facts import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
 from volplane.host import Host, NodePaths, devices
+from volplane.rules import latency
 from volplane.sdk import Driver
 from volplane.sdk.errors import FailedPrecondition, InvalidArgument
 from volplane.sdk.mounting import Mounter
@@ -36,6 +38,7 @@ class Place(Struct, frozen=True):
     instance: str
     zone: str
     max_volumes: int = MAX_VOLUMES
+    latency: str = ""  # take as long as a cloud does; a profile of `rules.latency`
 
 
 class Node(Driver):
@@ -48,6 +51,7 @@ class Node(Driver):
         Driver.__init__(self)
         self._place, self._host, self._paths = place, host, paths
         self._mounter = Mounter(host)
+        self._random = Random(place.instance)
 
     async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
         segments = {ZONE_KEY: self._place.zone, OWN_ZONE_KEY: self._place.zone}
@@ -59,6 +63,7 @@ class Node(Driver):
 
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         _check(request.volume_capability)
+        await self._pace("NodeStageVolume")
         named = request.publish_context.get("devicePath", "")
         async with self._device(request.volume_id, named) as device:
             if request.volume_capability.HasField("mount"):
@@ -73,6 +78,7 @@ class Node(Driver):
 
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         _check(request.volume_capability)
+        await self._pace("NodePublishVolume")
         target = self._paths.real(request.target_path)
         if request.volume_capability.HasField("block"):
             named = request.publish_context.get("devicePath", "")
@@ -106,6 +112,11 @@ class Node(Driver):
         path = self._paths.real(request.volume_path)
         size = await self._mounter.grow(path, request.capacity_range.required_bytes)
         return v1.NodeExpandVolumeResponse(capacity_bytes=size)
+
+    async def _pace(self, step: str) -> None:
+        seconds = latency.seconds(self._place.latency, step, self._random.random())
+        if seconds:
+            await asyncio.sleep(seconds)
 
     @asynccontextmanager
     async def _device(self, volume: str, named: str) -> AsyncIterator[str]:

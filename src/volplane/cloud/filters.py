@@ -55,7 +55,7 @@ SNAPSHOT: Facts[tuple[Snapshot, int]] = {  # with its progress
 }
 MODIFICATION: Facts[Modification] = {
     "volume-id": lambda m: [m.volume],
-    "modification-state": lambda m: ["completed"],
+    "modification-state": lambda m: [m.state],
     "original-size": lambda m: [str(m.original.size)],
     "original-iops": lambda m: [str(m.original.iops)],
     "original-volume-type": lambda m: [m.original.type],

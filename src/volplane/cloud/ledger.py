@@ -46,11 +46,11 @@ class Ledger:
         return volume
 
     async def drop_volume(self, volume: Volume) -> None:
-        if volume.id in self.modifications:
-            await self._drop(_MODIFICATIONS + volume.id)
-            del self.modifications[volume.id]
         await self._drop(_VOLUMES + volume.id)
         del self.volumes[volume.id]
+        if volume.id in self.modifications:  # after the volume: a record of nothing does no harm
+            await self._drop(_MODIFICATIONS + volume.id)
+            del self.modifications[volume.id]
         self.tokens.pop(volume.token, None)
 
     async def put_instance(self, instance: Instance) -> Instance:

@@ -82,7 +82,14 @@ class Modification(Struct, frozen=True, omit_defaults=True):
     original: Shape
     target: Shape
     started: str
-    ended: str
+    ended: str = ""
+    failed: str = ""  # why
+
+    @property
+    def state(self) -> str:
+        if self.failed:
+            return "failed"
+        return "completed" if self.ended else "modifying"
 
 
 class Instance(Struct, frozen=True, omit_defaults=True):

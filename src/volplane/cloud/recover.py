@@ -31,6 +31,9 @@ async def recover(service: Service) -> None:
             except OSError:
                 log.exception("%s cannot be recovered now", volume.id)
                 break
+    for change in tuple(service.ledger.modifications.values()):
+        if not change.ended and change.volume in service.ledger.volumes:
+            await service.carry_out(change)
     for orphan in (survey.files | set(survey.bound)) - set(service.ledger.volumes):
         await _remove_orphan(service, orphan)
     for snapshot in tuple(service.ledger.snapshots.values()):

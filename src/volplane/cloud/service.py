@@ -113,14 +113,28 @@ class Service:
                 )
             if growth * GIB > await self.capacity():
                 raise errors.no_room(f"{growth} GiB more are wanted")
+            reached("ModifyVolume", "asked")
+            intent = Modification(volume_id, volume.shape, target, started)
+            await self.ledger.put_modification(intent)
+            reached("ModifyVolume", "intent")
             await self.pace.keep("ModifyVolume")
-            if growth:
-                # A file that is larger than its record says nothing; a record larger than its file would lie.
-                await self.disks.grow(volume_id, target.size)
-                reached("ModifyVolume", "effect")
-            await self.ledger.put_volume(structs.replace(volume, shape=target))
-            done = Modification(volume_id, volume.shape, target, started, clock.microstamp())
-            return await self.ledger.put_modification(done)
+            return await self.carry_out(intent)
+
+    async def carry_out(self, change: Modification) -> Modification:
+        """The effect and the result of a modification; again after a restart, for a disk never shrinks."""
+        volume = self.volume(change.volume)
+        try:
+            if change.target.size > change.original.size:
+                await self.disks.grow(change.volume, change.target.size)
+        except OSError as error:
+            failed = structs.replace(change, ended=clock.microstamp(), failed=error.strerror or "it failed")
+            await self.ledger.put_modification(failed)
+            raise errors.no_room(f"the machine refused the larger disk: {error.strerror}") from error
+        reached("ModifyVolume", "effect")
+        await self.ledger.put_volume(structs.replace(volume, shape=change.target))
+        done = await self.ledger.put_modification(structs.replace(change, ended=clock.microstamp()))
+        reached("ModifyVolume", "result")
+        return done
 
     def _check_rate(self, volume_id: str) -> None:
         last = self.ledger.modifications.get(volume_id)

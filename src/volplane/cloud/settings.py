@@ -29,5 +29,5 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         latency.checked(self.latency)
-        if self.thin <= 0:
-            raise ValueError(f"--thin must be more than 0, not {self.thin}")
+        if self.thin < 0:
+            raise ValueError(f"--thin must not be negative, not {self.thin}")

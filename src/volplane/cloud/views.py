@@ -64,7 +64,8 @@ def snapshot(s: Snapshot, progress: int, owner: str) -> dict[str, Value]:
 def modification(m: Modification) -> dict[str, Value]:
     return {
         "volumeId": m.volume,
-        "modificationState": "completed",
+        "modificationState": m.state,
+        "statusMessage": m.failed or None,
         "targetSize": m.target.size,
         "targetIops": m.target.iops or None,
         "targetVolumeType": m.target.type,
@@ -73,9 +74,9 @@ def modification(m: Modification) -> dict[str, Value]:
         "originalIops": m.original.iops or None,
         "originalVolumeType": m.original.type,
         "originalThroughput": m.original.throughput or None,
-        "progress": 100,
+        "progress": 100 if m.ended else 0,
         "startTime": m.started,
-        "endTime": m.ended,
+        "endTime": m.ended or None,
     }
 
 

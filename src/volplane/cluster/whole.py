@@ -58,8 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         if not 0 <= self.nodes <= 1000:
             raise ValueError(f"--nodes must be between 0 and 1000, not {self.nodes}")
         latency.checked(self.latency)
-        if self.thin <= 0:
-            raise ValueError(f"--thin must be more than 0, not {self.thin}")
+        if self.thin < 0:
+            raise ValueError(f"--thin must not be negative, not {self.thin}")
         if self.nodes_per_zone < 1:
             raise ValueError(f"--nodes-per-zone must be at least 1, not {self.nodes_per_zone}")
         if not 0 <= self.port < 65536:

@@ -79,6 +79,8 @@ def is_all_hole(device: str, descriptor: int) -> bool:
     except OSError:
         return False  # deleted: reading the device itself still tells
     try:
+        if os.fstat(backing).st_size < os.lseek(descriptor, 0, os.SEEK_END):
+            return False  # cut off behind the device's back: what is missing was not blank, it is lost
         os.lseek(backing, 0, os.SEEK_DATA)
     except OSError as error:
         return error.errno == errno.ENXIO

@@ -1,0 +1,56 @@
+"""Faults by script: which requests fail, when, and how.
+
+    [{"action": "AttachVolume", "code": "InternalError", "times": 2},
+     {"action": "Create*", "after": true, "skip": 3},
+     {"action": "DescribeVolumes", "delay": 40.0, "code": ""}]
+
+The first fault that matches a request takes it. With `after` the action is carried out and its answer lost,
+which is the case that clients get wrong.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import msgspec
+from msgspec import Struct
+
+from volplane.cloud.errors import Refusal
+
+
+class Fault(Struct, frozen=True, forbid_unknown_fields=True):
+    action: str = "*"
+    resource: str = "*"  # of the volume's, snapshot's or instance's id
+    skip: int = 0  # so many matching requests pass first
+    times: int = 1  # so many fail then; 0: all of them
+    code: str = "InternalError"  # empty: only the delay
+    message: str = "An injected fault"
+    status: int = 500
+    delay: float = 0.0  # seconds before anything else
+    after: bool = False
+
+    def refusal(self) -> Refusal:
+        return Refusal(self.code, self.message, self.status)
+
+
+class Faults:
+    def __init__(self, script: tuple[Fault, ...] = ()) -> None:
+        self.script = script
+        self._seen = [0] * len(script)
+
+    @classmethod
+    def read(cls, text: bytes) -> Faults:
+        try:
+            return cls(msgspec.json.decode(text, type=tuple[Fault, ...]))
+        except msgspec.DecodeError as error:
+            raise Refusal("InvalidParameterValue", f"the script of faults cannot be read: {error}") from None
+
+    def take(self, action: str, resources: tuple[str, ...]) -> Fault | None:
+        for number, fault in enumerate(self.script):
+            hit = any(fnmatchcase(resource, fault.resource) for resource in resources or ("",))
+            if not hit or not fnmatchcase(action, fault.action):
+                continue
+            turn = self._seen[number] = self._seen[number] + 1
+            if turn > fault.skip and (not fault.times or turn <= fault.skip + fault.times):
+                return fault
+        return None

@@ -1,0 +1,55 @@
+"""Questions about many volumes as one request.
+
+While one request is under way, further questions gather and go out together with the next. Nobody waits for
+company: alone, a question is asked at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+LARGEST = 200  # values that EC2 takes in a filter
+
+
+class Batch(Generic[T]):
+    def __init__(self, ask: Callable[[list[str]], Awaitable[Mapping[str, T]]]) -> None:
+        self._ask = ask
+        self._waiting: dict[str, asyncio.Future[T | None]] = {}
+        self._running: asyncio.Task[None] | None = None
+
+    async def get(self, key: str) -> T | None:
+        """None for what does not exist."""
+        answer = self._waiting.get(key)
+        if answer is None:
+            answer = self._waiting[key] = asyncio.get_running_loop().create_future()
+        if self._running is None or self._running.done():
+            self._running = asyncio.ensure_future(self._drain())
+        return await asyncio.shield(answer)
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            keys = list(self._waiting)[:LARGEST]
+            asked = {key: self._waiting.pop(key) for key in keys}
+            try:
+                found = await self._ask(keys)
+            except Exception as error:
+                for answer in asked.values():
+                    if not answer.done():
+                        answer.set_exception(error)
+                        answer.exception()  # whoever asked may have left
+            else:
+                for key, answer in asked.items():
+                    if not answer.done():
+                        answer.set_result(found.get(key))
+            finally:
+                for answer in asked.values():
+                    answer.cancel()  # only those without an answer: we are being closed

@@ -1,0 +1,261 @@
+"""botocore's own client over every operation: answers, errors, pages, waiters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from volplane.cloud import Instance, Settings, serving
+from volplane.host import Host
+from volplane.store.memory import MemoryStore
+
+pytestmark = pytest.mark.root
+
+ZONE = "us-east-1a"
+T = TypeVar("T")
+
+
+def client(address: str, *, attempts: int = 1) -> Any:
+    session = botocore.session.Session()
+    session.set_credentials("AKIAVOLPLANE", "secret")
+    config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, parameter_validation=False)
+    return session.create_client("ec2", region_name="us-east-1", endpoint_url=address, config=config)
+
+
+@asynccontextmanager
+async def cloud(directory: Path, *, attempts: int = 1, **more: Any) -> AsyncIterator[Any]:
+    host = Host()
+    nodes = tuple(Instance(f"i-0{n}", ZONE, str(directory / f"n{n}"), f"worker-{n}") for n in (1, 2))
+    settings = Settings(
+        data_dir=str(directory),
+        access_key="AKIAVOLPLANE",
+        secret_key="secret",
+        zones=(ZONE, "us-east-1b"),
+        instances=nodes,
+        **more,
+    )
+    try:
+        async with serving(settings, host, MemoryStore()) as address:
+            yield await asyncio.to_thread(client, address, attempts=attempts)
+    finally:
+        await host.close()
+
+
+async def script(directory: Path, story: Callable[[Any], None], **more: Any) -> None:
+    """A script as people write them, on a thread of its own."""
+    async with cloud(directory, **more) as ec2:
+        await asyncio.to_thread(story, ec2)
+
+
+def refused(code: str, call: Callable[..., Any], **given: Any) -> str:
+    with pytest.raises(ClientError) as caught:
+        call(**given)
+    error = caught.value.response["Error"]
+    assert error["Code"] == code, error
+    return str(error["Message"])
+
+
+def tagged(kind: str, **tags: str) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
+
+
+async def test_volumes_with_waiters(tmp_path: Path) -> None:
+    def story(ec2: Any) -> None:
+        made = ec2.create_volume(
+            AvailabilityZone=ZONE,
+            Size=10,
+            VolumeType="io2",
+            Iops=500,
+            ClientToken="one",
+            TagSpecifications=tagged("volume", Name="db"),
+        )
+        volume = made["VolumeId"]
+        assert (made["Iops"], made["Size"], made["VolumeType"], made["Encrypted"]) == (500, 10, "io2", False)
+        ec2.get_waiter("volume_available").wait(VolumeIds=[volume])
+        held = ec2.attach_volume(VolumeId=volume, InstanceId="i-01", Device="/dev/xvdba")
+        assert (held["InstanceId"], held["Device"]) == ("i-01", "/dev/xvdba")
+        ec2.get_waiter("volume_in_use").wait(VolumeIds=[volume])
+        (shown,) = ec2.describe_volumes(Filters=[{"Name": "tag:Name", "Values": ["d*"]}])["Volumes"]
+        assert [(a["InstanceId"], a["State"]) for a in shown["Attachments"]] == [("i-01", "attached")]
+        (device,) = ec2.describe_instances(InstanceIds=["i-01"])["Reservations"][0]["Instances"][0][
+            "BlockDeviceMappings"
+        ]
+        assert device["Ebs"]["VolumeId"] == volume
+        changed = ec2.modify_volume(VolumeId=volume, Size=20, VolumeType="gp3")["VolumeModification"]
+        assert (changed["OriginalIops"], changed["TargetIops"], changed["TargetSize"]) == (500, 3000, 20)
+        states = ec2.describe_volumes_modifications(
+            Filters=[{"Name": "modification-state", "Values": ["completed"]}]
+        )
+        assert [m["VolumeId"] for m in states["VolumesModifications"]] == [volume]
+        ec2.detach_volume(VolumeId=volume)
+        ec2.get_waiter("volume_available").wait(VolumeIds=[volume])
+        ec2.delete_volume(VolumeId=volume)
+        ec2.get_waiter("volume_deleted").wait(VolumeIds=[volume])
+
+    await script(tmp_path, story)
+
+
+async def test_snapshots_with_waiters(tmp_path: Path) -> None:
+    def story(ec2: Any) -> None:
+        volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1, VolumeType="gp3")["VolumeId"]
+        taken = [
+            ec2.create_snapshot(
+                VolumeId=volume, Description=f"number {n}", TagSpecifications=tagged("snapshot", n=str(n))
+            )["SnapshotId"]
+            for n in range(6)
+        ]
+        ec2.get_waiter("snapshot_completed").wait(SnapshotIds=taken)
+        pages = ec2.get_paginator("describe_snapshots").paginate(
+            OwnerIds=["self"], PaginationConfig={"PageSize": 5}
+        )
+        shown = [s for page in pages for s in page["Snapshots"]]
+        assert sorted(s["SnapshotId"] for s in shown) == sorted(taken)
+        assert {s["Progress"] for s in shown} == {"100%"}
+        (third,) = ec2.describe_snapshots(Filters=[{"Name": "tag:n", "Values": ["3"]}])["Snapshots"]
+        assert (third["Description"], third["VolumeId"], third["VolumeSize"]) == ("number 3", volume, 1)
+        assert ec2.describe_snapshots(OwnerIds=["123456789012"])["Snapshots"] == []
+        restored = ec2.create_volume(AvailabilityZone="us-east-1b", SnapshotId=taken[3], VolumeType="gp3")
+        assert (restored["SnapshotId"], restored["Size"]) == (taken[3], 1)
+        (copy,) = ec2.copy_volumes(SourceVolumeId=volume, Size=2)["Volumes"]
+        assert (copy["SourceVolumeId"], copy["Size"], copy["VolumeType"]) == (volume, 2, "gp3")
+        found = ec2.describe_volumes(Filters=[{"Name": "snapshot-id", "Values": [taken[3]]}])["Volumes"]
+        assert [v["VolumeId"] for v in found] == [restored["VolumeId"]]
+        ec2.delete_volume(VolumeId=volume)
+        for snapshot in taken:
+            ec2.delete_snapshot(SnapshotId=snapshot)
+        refused("InvalidSnapshot.NotFound", ec2.describe_snapshots, SnapshotIds=taken[:1])
+        assert ec2.describe_snapshots()["Snapshots"] == []
+
+    await script(tmp_path, story)
+
+
+async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
+    def story(ec2: Any) -> None:
+        def create(**given: Any) -> Any:
+            return ec2.create_volume(**{"AvailabilityZone": ZONE, "Size": 1, "VolumeType": "gp3", **given})
+
+        volume = create(ClientToken="t")["VolumeId"]
+        assert create(ClientToken="t")["VolumeId"] == volume
+        refused("IdempotentParameterMismatch", create, ClientToken="t", Size=2)
+        refused("DryRunOperation", create, DryRun=True)
+        refused("InvalidZone.NotFound", create, AvailabilityZone="mars-1a")
+        refused("InvalidParameterValue", create, VolumeType="floppy")
+        refused("InvalidParameterValue", create, Size=65537)
+        refused("InvalidParameterValue", create, VolumeType="st1", Size=124)
+        refused("InvalidParameterValue", create, VolumeType="io2", Size=4, Iops=4001)
+        refused("MissingParameter", create, VolumeType="io2", Size=4)
+        refused("InvalidParameterCombination", create, VolumeType="st1", Size=125, Iops=100)
+        refused("InvalidParameterValue", create, Size=100, Throughput=1000)  # needs 4000 IOPS
+        create(Size=100, Throughput=1000, Iops=4000)
+        refused("InvalidSnapshot.NotFound", create, SnapshotId="snap-00000000")
+        refused("InvalidParameterValue", create, SnapshotId="nonsense")
+        refused("MissingParameter", ec2.create_volume, AvailabilityZone=ZONE)
+        refused("UnsupportedOperation", create, MultiAttachEnabled=True)
+        refused("InvalidVolume.NotFound", ec2.delete_volume, VolumeId="vol-00000000")
+        refused("InvalidVolume.NotFound", ec2.create_snapshot, VolumeId="vol-00000000")
+        refused("InvalidVolume.NotFound", ec2.copy_volumes, SourceVolumeId="vol-00000000")
+        refused("InvalidSnapshot.NotFound", ec2.delete_snapshot, SnapshotId="snap-00000000")
+        refused("IncorrectState", ec2.detach_volume, VolumeId=volume)
+        attach = {"VolumeId": volume, "InstanceId": "i-01", "Device": "/dev/xvdba"}
+        refused("InvalidInstanceID.NotFound", ec2.attach_volume, **{**attach, "InstanceId": "i-09"})
+        refused("InvalidParameterValue", ec2.attach_volume, **{**attach, "Device": "xvdba"})
+        ec2.attach_volume(**attach)
+        refused("VolumeInUse", ec2.attach_volume, **attach)
+        refused("VolumeInUse", ec2.attach_volume, **{**attach, "InstanceId": "i-02"})
+        refused("VolumeInUse", ec2.delete_volume, VolumeId=volume)
+        refused("InvalidAttachment.NotFound", ec2.detach_volume, VolumeId=volume, InstanceId="i-02")
+        other = create()["VolumeId"]
+        refused("InvalidParameterValue", ec2.attach_volume, **{**attach, "VolumeId": other})
+        far = create(AvailabilityZone="us-east-1b")["VolumeId"]
+        wrong = {**attach, "VolumeId": far, "Device": "/dev/xvdbb"}
+        refused("InvalidVolume.ZoneMismatch", ec2.attach_volume, **wrong)
+        refused("InvalidParameterValue", ec2.modify_volume, VolumeId=volume, Size=0, Iops=1)
+        ec2.modify_volume(VolumeId=volume, Size=2)
+        refused("InvalidParameterValue", ec2.modify_volume, VolumeId=volume, Size=1)
+        refused("InvalidVolumeModification.NotFound", ec2.describe_volumes_modifications, VolumeIds=[other])
+        refused("InvalidID", ec2.create_tags, Resources=["vol-00000000"], Tags=[{"Key": "a", "Value": "b"}])
+        reserved = [{"Key": "aws:a", "Value": "b"}]
+        refused("InvalidParameterValue", ec2.create_tags, Resources=[volume], Tags=reserved)
+        refused("InvalidParameterValue", ec2.describe_volumes, Filters=[{"Name": "x", "Values": ["y"]}])
+        refused("InvalidParameterValue", ec2.describe_volumes, NextToken="%%%", MaxResults=5)
+        refused("InvalidParameterValue", ec2.describe_volumes, MaxResults=1)
+        refused("InvalidParameterCombination", ec2.describe_volumes, MaxResults=5, VolumeIds=[volume])
+        refused("InvalidZone.NotFound", ec2.describe_availability_zones, ZoneNames=["mars-1a"])
+        refused("InvalidAction", ec2.describe_vpcs)
+        ec2.stop_instances(InstanceIds=["i-02"])
+        refused("IncorrectState", ec2.attach_volume, **{**attach, "VolumeId": other, "InstanceId": "i-02"})
+        ec2.detach_volume(VolumeId=volume, Force=True)
+
+    await script(tmp_path, story)
+
+
+async def test_tags_on_everything(tmp_path: Path) -> None:
+    def story(ec2: Any) -> None:
+        volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1)["VolumeId"]
+        snapshot = ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
+        everything = [volume, snapshot, "i-01"]
+        ec2.create_tags(Resources=everything, Tags=[{"Key": "team", "Value": "storage"}])
+        by_type = {t["ResourceType"]: t["ResourceId"] for t in ec2.describe_tags()["Tags"]}
+        assert by_type == {"volume": volume, "snapshot": snapshot, "instance": "i-01"}
+        ec2.delete_tags(Resources=everything, Tags=[{"Key": "team", "Value": "other"}])
+        assert len(ec2.describe_tags()["Tags"]) == 3
+        ec2.delete_tags(Resources=everything, Tags=[{"Key": "team"}])
+        assert ec2.describe_tags()["Tags"] == []
+
+    await script(tmp_path, story)
+
+
+async def test_too_many_requests(tmp_path: Path) -> None:
+    def story(ec2: Any) -> None:
+        for _ in range(3):
+            ec2.describe_volumes()
+        text = refused("RequestLimitExceeded", ec2.describe_volumes)
+        assert text == "Request limit exceeded."
+        ec2.describe_instances()  # a bucket of its own
+
+    await script(tmp_path, story, request_rate=0.001, request_burst=3)
+
+
+async def test_who_comes_again_gets_through(tmp_path: Path) -> None:
+    def story(ec2: Any) -> None:
+        for _ in range(6):
+            ec2.describe_volumes()
+
+    await script(tmp_path, story, request_rate=20.0, request_burst=2, attempts=8)
+
+
+async def test_a_second_modification_waits(tmp_path: Path) -> None:
+    def story(ec2: Any) -> None:
+        volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1)["VolumeId"]
+        ec2.modify_volume(VolumeId=volume, Size=2)
+        refused("VolumeModificationRateExceeded", ec2.modify_volume, VolumeId=volume, Size=3)
+
+    await script(tmp_path, story, modification_pause=6 * 3600.0)
+
+
+async def test_a_full_machine(tmp_path: Path) -> None:
+    host, small = Host(), tmp_path / "small"
+    small.mkdir()
+    await host.mount("tmpfs", str(small), "tmpfs", ["size=2500m"])
+
+    def story(ec2: Any) -> None:
+        volume = ec2.create_volume(AvailabilityZone=ZONE, Size=1)["VolumeId"]
+        text = refused("InsufficientVolumeCapacity", ec2.create_volume, AvailabilityZone=ZONE, Size=2)
+        assert "1 GiB are left" in text
+        refused("InsufficientVolumeCapacity", ec2.modify_volume, VolumeId=volume, Size=3)
+        ec2.modify_volume(VolumeId=volume, Size=2)
+        refused("InsufficientVolumeCapacity", ec2.create_volume, AvailabilityZone=ZONE, Size=1)
+
+    try:
+        await script(small, story, thin=1.0)
+    finally:
+        await host.unmount(str(small))
+        await host.close()

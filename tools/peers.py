@@ -38,7 +38,7 @@ class Peer(NamedTuple):
     replace: tuple[tuple[str, str], ...] = ()  # modules whose source the module's archive does not carry
     deploy: tuple[tuple[str, str], ...] = ()  # (module, directory) to keep: "" is the peer's own module
     main: str = ""
-    flags: str = ""  # for the linker
+    variable: str = "main.version"  # where the program keeps its version
 
 
 # kubectl's own main lies in a module that cannot be built by itself: this is all of it that matters.
@@ -103,7 +103,7 @@ PEERS = (
         KUBECTL_VERSION,
         "",
         main=KUBECTL,
-        flags=f"-X k8s.io/component-base/version.gitVersion=v1{KUBECTL_VERSION.removeprefix('v0')}",
+        variable="k8s.io/component-base/version.gitVersion",
     ),
 )
 
@@ -183,7 +183,8 @@ def build(cache: Path, peer: Peer) -> None:
 
 
 def _build_flags(peer: Peer) -> list[str]:
-    return ["-mod=mod", "-buildvcs=false", "-trimpath", "-ldflags", f"-s -w {peer.flags}".strip()]
+    told = peer.version.replace("v0.", "v1.", 1)  # of a library v0.35.4 is kubectl v1.35.4 made
+    return ["-mod=mod", "-buildvcs=false", "-trimpath", "-ldflags", f"-s -w -X {peer.variable}={told}"]
 
 
 def _sources(peer: Peer, place: Path) -> None:

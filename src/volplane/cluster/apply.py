@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import Any
@@ -9,11 +10,17 @@ from typing import Any
 import yaml
 
 from volplane.api import codec, kinds
+from volplane.api.errors import NotFound
 from volplane.api.meta import Resource
 from volplane.client.client import Client
 
 ROLES = "roles.yaml"  # what the other manifests' pods, and the roles as processes, may do
-MANIFESTS = (ROLES, "classes.yaml", "ebs.yaml")
+MANIFESTS = (ROLES, "classes.yaml", "ebs.yaml", "snapshots.yaml", "snapshotclasses.yaml")
+
+_CUSTOM = {kind.type for kind in kinds.KNOWN}
+_KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.KNOWN}
+PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
+PAUSE = 0.01
 
 
 def objects(name: str) -> Iterator[Resource]:
@@ -24,7 +31,7 @@ def objects(name: str) -> Iterator[Resource]:
 
 
 def _typed(data: dict[str, Any]) -> Resource:
-    kind = kinds.by_kind(data["apiVersion"], data["kind"])
+    kind = kinds.by_kind(data["apiVersion"], data["kind"]) or _KNOWN.get((data["apiVersion"], data["kind"]))
     if kind is None or kind.type is None:
         raise ValueError(f"a manifest names {data['apiVersion']} {data['kind']}, which is not served")
     return codec.convert(kind.type, data)
@@ -34,4 +41,17 @@ async def apply(client: Client, manifests: Iterable[str] = MANIFESTS) -> None:
     """Create what is missing; what a user has changed since stays as it is."""
     for name in manifests:
         for obj in objects(name):
-            await client.create(obj, exists_ok=True)
+            await _create(client, obj)
+
+
+async def _create(client: Client, obj: Resource) -> None:
+    if type(obj) not in _CUSTOM:
+        await client.create(obj, exists_ok=True)
+        return
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await client.create(obj, exists_ok=True)
+                return
+            except NotFound:  # its definition was created a moment ago
+                await asyncio.sleep(PAUSE)

@@ -19,10 +19,12 @@ from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.drivers import ebs
 from volplane.host import Host
+from volplane.loops.controller import Unable
 from volplane.node.containers.task import TaskContext, TaskImage
-from volplane.sidecars import attacher, liveness, provisioner, registrar
+from volplane.sidecars import attacher, liveness, provisioner, registrar, resizer, snapshotter
 
 T = TypeVar("T", bound=Struct)
+C = TypeVar("C", attacher.Settings, resizer.Settings, snapshotter.Settings)
 
 
 class Kit(Struct, frozen=True):
@@ -62,12 +64,15 @@ def images(kit: Kit) -> dict[str, TaskImage]:
             running = provisioner.run(client, settings, identity=identity, namespace=namespace, node=node)
             await _until_stopped(context, running)
 
-    async def csi_attacher(context: TaskContext) -> None:
-        settings = _found(context, _settings(attacher.Settings, context.args))
-        identity, namespace = _as_sidecar(context)
-        async with kit.client("csi-attacher", context) as client:
-            running = attacher.run(client, settings, identity=identity, namespace=namespace)
-            await _until_stopped(context, running)
+    def sidecar(component: str, kind: type[C], run: Callable[..., Awaitable[None]]) -> TaskImage:
+        async def image(context: TaskContext) -> None:
+            settings = _found(context, _settings(kind, context.args))
+            identity, namespace = _as_sidecar(context)
+            async with kit.client(component, context) as client:
+                running = run(client, settings, identity=identity, namespace=namespace)
+                await _until_stopped(context, running)
+
+        return image
 
     async def node_driver_registrar(context: TaskContext) -> None:
         settings = _found(context, _settings(registrar.Settings, context.args))
@@ -82,7 +87,9 @@ def images(kit: Kit) -> dict[str, TaskImage]:
     return {
         "volplane/ebs-plugin": ebs_plugin,
         "volplane/csi-provisioner": csi_provisioner,
-        "volplane/csi-attacher": csi_attacher,
+        "volplane/csi-attacher": sidecar("csi-attacher", attacher.Settings, attacher.run),
+        "volplane/csi-resizer": sidecar("csi-resizer", resizer.Settings, resizer.run),
+        "volplane/csi-snapshotter": sidecar("csi-snapshotter", snapshotter.Settings, snapshotter.run),
         "volplane/csi-node-driver-registrar": node_driver_registrar,
         "volplane/livenessprobe": livenessprobe,
     }
@@ -95,7 +102,15 @@ def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
         raise SystemExit(str(error)) from error
 
 
-S = TypeVar("S", provisioner.Settings, attacher.Settings, registrar.Settings, liveness.Settings)
+S = TypeVar(
+    "S",
+    provisioner.Settings,
+    attacher.Settings,
+    resizer.Settings,
+    snapshotter.Settings,
+    registrar.Settings,
+    liveness.Settings,
+)
 
 
 def _found(context: TaskContext, settings: S) -> S:
@@ -133,6 +148,8 @@ async def _until_stopped(context: TaskContext, work: Awaitable[None]) -> None:
         await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             await running
+    except Unable as error:
+        raise SystemExit(str(error)) from error
     finally:
         asked.cancel()
         running.cancel()

@@ -1,0 +1,277 @@
+"""What is done to volumes, on the EBS driver, with data that is checked: snapshots, clones, growth, raw devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.up import Up, wait_until
+from volplane.rules import resizing
+
+pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
+
+XFS = """
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata:
+  name: xfs
+provisioner: ebs.csi.aws.com
+parameters:
+  csi.storage.k8s.io/fstype: xfs
+allowVolumeExpansion: true
+"""
+MIB = 1 << 20
+
+
+def claim(name: str, size: str = "1Gi", cls: str = "standard", **more: str) -> str:
+    lines = "".join(f"  {key}: {value}\n" for key, value in more.items())
+    return f"""
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: {name}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: {cls}
+  resources:
+    requests:
+      storage: {size}
+{lines}"""
+
+
+def pod(name: str, use: str, *, block: bool = False) -> str:
+    where = (
+        "volumeDevices: [{name: v, devicePath: /dev/data}]"
+        if block
+        else "volumeMounts: [{name: v, mountPath: /data}]"
+    )
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: c
+      image: busybox
+      command: [sleep, "10000"]
+      {where}
+  volumes:
+    - name: v
+      persistentVolumeClaim:
+        claimName: {use}
+"""
+
+
+SNAPSHOT = """
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata:
+  name: {name}
+spec:
+  source:
+    persistentVolumeClaimName: {of}
+"""
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Up]:
+    cluster = Up(nodes=2)
+    with cluster:
+        cluster.apply(XFS)
+        yield cluster
+        cluster.kubectl("delete", "pods,volumesnapshots,pvc", "--all", "--timeout=60s")
+        wait_until("no volume is left", lambda: cluster.kubectl("get", "pv", "-o", "name") == "", 60)
+        left = cluster.aws("describe-volumes")["Volumes"], cluster.aws("describe-snapshots")["Snapshots"]
+        assert left == ([], [])
+    assert cluster.leftovers() == {}
+
+
+def run(up: Up, name: str, use: str, *, block: bool = False) -> None:
+    up.apply(pod(name, use, block=block))
+    up.wait_running(name, 60)
+
+
+def sh(up: Up, name: str, command: str) -> str:
+    return up.kubectl("exec", name, "--", "sh", "-c", command).strip()
+
+
+def write(up: Up, name: str, file: str = "/data/file") -> str:
+    """Sixteen random mebibytes; their checksum."""
+    sh(up, name, f"head -c {16 * MIB} /dev/urandom > {file} && sync")
+    return read(up, name, file)
+
+
+def read(up: Up, name: str, file: str = "/data/file") -> str:
+    return sh(up, name, f"head -c {16 * MIB} {file} | sha256sum").split()[0]
+
+
+def end(up: Up, *pods: str) -> None:
+    up.kubectl("delete", "pod", *pods, "--timeout=60s")
+
+
+def grow(up: Up, name: str, size: str) -> None:
+    patch = f'{{"spec":{{"resources":{{"requests":{{"storage":"{size}"}}}}}}}}'
+    up.kubectl("patch", "pvc", name, "-p", patch)
+
+
+def status(up: Up, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = up.get("pvc", name)["status"]
+    return found
+
+
+def has_grown(up: Up, name: str, size: str) -> bool:
+    now = status(up, name)
+    return bool(now["capacity"]["storage"] == size and not now.get("conditions"))
+
+
+def mebibytes(up: Up, name: str) -> int:
+    """The file system as the pod sees it."""
+    return int(sh(up, name, "df -m /data").splitlines()[-1].split()[1])
+
+
+def ready(up: Up, name: str) -> dict[str, Any]:
+    def is_ready() -> bool:
+        return bool(up.get("volumesnapshot", name).get("status", {}).get("readyToUse"))
+
+    wait_until(f"snapshot {name} is ready", is_ready, 60)
+    found: dict[str, Any] = up.get("volumesnapshot", name)["status"]
+    return found
+
+
+def test_the_driver_brings_its_sidecars_and_its_class(up: Up) -> None:
+    (controller, *_) = up.items("pods", "-n", "kube-system", "-l", "app=ebs-csi-controller")
+    names = {c["name"] for c in controller["spec"]["containers"]}
+    assert {"csi-resizer", "csi-snapshotter"} <= names
+    assert all(c["ready"] for c in controller["status"]["containerStatuses"])
+    assert "csi-aws-vsc" in up.kubectl("get", "volumesnapshotclass")
+
+
+def test_a_snapshot_restores_what_was_there_when_it_was_taken(up: Up) -> None:
+    up.apply(claim("origin"))
+    run(up, "writer", "origin")
+    before = write(up, "writer")
+    up.apply(SNAPSHOT.format(name="moment", of="origin"))
+    told = ready(up, "moment")
+    assert told["restoreSize"] == "1Gi"
+    assert write(up, "writer") != before
+    source = "{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: moment}"
+    up.apply(claim("restored", "2Gi", dataSource=source))
+    run(up, "reader", "restored")
+    assert read(up, "reader") == before
+    assert "moment" in up.kubectl("get", "volumesnapshot")
+    end(up, "writer", "reader")
+    up.kubectl("delete", "volumesnapshot", "moment", "--timeout=60s")
+    assert up.aws("describe-snapshots")["Snapshots"] == []
+
+
+def test_a_clone_has_the_data_of_its_source_and_a_life_of_its_own(up: Up) -> None:
+    up.apply(claim("mother"))
+    run(up, "first", "mother")
+    before = write(up, "first")
+    up.apply(claim("daughter", dataSource="{kind: PersistentVolumeClaim, name: mother}"))
+    run(up, "second", "daughter")
+    assert read(up, "second") == before
+    after = write(up, "second")
+    assert after != before
+    assert read(up, "first") == before
+    end(up, "first", "second")
+
+
+def test_a_mounted_xfs_volume_grows_under_its_pod(up: Up) -> None:
+    up.apply(claim("roomy", cls="xfs"))
+    run(up, "grower", "roomy")
+    before = write(up, "grower")
+    assert mebibytes(up, "grower") < 1024
+    grow(up, "roomy", "2Gi")
+    wait_until("the claim has grown", lambda: has_grown(up, "roomy", "2Gi"), 60)
+    assert mebibytes(up, "grower") > 1500
+    assert read(up, "grower") == before
+    assert up.get("pod", "grower")["status"]["containerStatuses"][0]["restartCount"] == 0
+    told = up.kubectl("describe", "pvc", "roomy")
+    for reason in ("ExternalExpanding", "Resizing", "FileSystemResizeRequired", "FileSystemResizeSuccessful"):
+        assert reason in told, told
+    end(up, "grower")
+
+
+def test_an_ext4_volume_grows_while_nobody_uses_it_and_is_bigger_at_its_next_mount(up: Up) -> None:
+    up.apply(claim("still"))
+    run(up, "before", "still")
+    written = write(up, "before")
+    end(up, "before")
+    grow(up, "still", "2Gi")
+    wait_until(
+        "the volume has grown",
+        lambda: status(up, "still").get("allocatedResourceStatuses") == {"storage": "NodeResizePending"},
+        60,
+    )
+    waiting = {c["type"]: c.get("message") for c in status(up, "still")["conditions"]}
+    assert waiting["FileSystemResizePending"] == resizing.WAITING
+    run(up, "after", "still")
+    wait_until("the claim has grown", lambda: has_grown(up, "still", "2Gi"), 60)
+    assert mebibytes(up, "after") > 1500
+    assert read(up, "after") == written
+    end(up, "after")
+
+
+def test_a_mounted_ext4_volume_grows_under_its_pod(up: Up) -> None:
+    capabilities = int(_status_line("CapEff"), 16)
+    if not capabilities >> 24 & 1:
+        pytest.skip("growing a mounted ext4 needs CAP_SYS_RESOURCE, which this machine does not give")
+    up.apply(claim("busy"))
+    run(up, "busy", "busy")
+    before = write(up, "busy")
+    grow(up, "busy", "2Gi")
+    wait_until("the claim has grown", lambda: has_grown(up, "busy", "2Gi"), 60)
+    assert mebibytes(up, "busy") > 1500
+    assert read(up, "busy") == before
+    end(up, "busy")
+
+
+def _status_line(name: str) -> str:
+    with open("/proc/self/status") as lines:
+        return next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
+
+
+def test_a_growth_that_cannot_be_is_given_up_for_a_smaller_one(up: Up) -> None:
+    up.apply(claim("greedy", cls="xfs"))
+    run(up, "greedy", "greedy")
+    before = write(up, "greedy")
+    grow(up, "greedy", "100Ti")
+    wait_until(
+        "it is called infeasible",
+        lambda: (
+            status(up, "greedy").get("allocatedResourceStatuses") == {"storage": "ControllerResizeInfeasible"}
+        ),
+        60,
+    )
+    assert "VolumeResizeFailed" in up.kubectl("describe", "pvc", "greedy")
+    refused = up.kubectl("patch", "pvc", "greedy", "-p", _request("1Gi"), check=False)
+    assert "field can not be less than status.capacity" in refused
+    grow(up, "greedy", "2Gi")
+    wait_until("the claim has grown", lambda: has_grown(up, "greedy", "2Gi"), 60)
+    assert mebibytes(up, "greedy") > 1500
+    assert read(up, "greedy") == before
+    end(up, "greedy")
+
+
+def _request(size: str) -> str:
+    return f'{{"spec":{{"resources":{{"requests":{{"storage":"{size}"}}}}}}}}'
+
+
+def test_a_raw_device_goes_from_pod_to_pod_with_its_data(up: Up) -> None:
+    up.apply(claim("raw", volumeMode="Block"))
+    run(up, "one", "raw", block=True)
+    sh(up, "one", f"head -c {16 * MIB} /dev/urandom | dd of=/dev/data bs=1M conv=fsync 2>/dev/null")
+    before = read(up, "one", "/dev/data")
+    end(up, "one")
+    run(up, "two", "raw", block=True)
+    assert read(up, "two", "/dev/data") == before
+    grow(up, "raw", "2Gi")
+    wait_until("the claim has grown", lambda: has_grown(up, "raw", "2Gi"), 60)
+    assert int(sh(up, "two", "blockdev --getsize64 /dev/data")) == 2 << 30
+    assert read(up, "two", "/dev/data") == before
+    end(up, "two")

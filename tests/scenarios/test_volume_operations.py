@@ -1,4 +1,4 @@
-"""What is done to volumes, on the EBS driver, with data that is checked: snapshots, clones, growth, raw devices."""
+"""What is done to volumes on the EBS driver, with checked data: snapshots, clones, growth, raw devices."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ from volplane.apiserver.auth.impersonate import impersonated
 from volplane.apiserver.auth.issuer import metadata
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.handlers import HANDLERS, on_post
+from volplane.apiserver.inflight import Inflight
 from volplane.apiserver.paths import Target, parse
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call, User
@@ -54,6 +55,7 @@ BODY_LIMIT = 3 * 1024 * 1024
 _PARTS = frozenset(
     {"status", "finalize", "ephemeralcontainers", "approval"}
 )  # of the object itself, see Strategy
+_READS = frozenset({"get", "list"})
 UPGRADED = frozenset({"exec", "attach", "portforward"})
 _OPENAPI = ("/openapi/v2", "/openapi/v3")
 _requests = metrics.counter(
@@ -77,12 +79,17 @@ class App:
         authority: Authority,
         streams: Streams,
         audit: Audit | None = None,
+        *,
+        reads: int = 0,
+        writes: int = 0,
     ) -> None:
+        """`reads` and `writes` of one user may be under way at a time."""
         self.backend = backend
         self.authenticate = authenticate
         self.authority = authority
         self.streams = streams
         self.audit = audit
+        self.reads, self.writes = Inflight(reads), Inflight(writes)
         self.ready = False
         self.started = asyncio.Event()
         self._ids = _ids()
@@ -189,11 +196,15 @@ class App:
             raise NotFound.path()
         if call.verb == "watch":
             return await handler(self.backend, entry, call, request)
+        room = self.reads if call.verb in _READS else self.writes
+        room.enter(call.user)
         try:
             async with asyncio.timeout(PATIENCE):
                 return await handler(self.backend, entry, call, request)
         except TimeoutError as error:
             raise Timeout("Timeout: request did not complete within the allotted timeout") from error
+        finally:
+            room.leave(call.user)
 
     def _call(self, request: Request, user: User, entry: Entry, act: Act, target: Target) -> Call:
         verb = act.verb

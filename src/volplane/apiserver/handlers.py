@@ -28,6 +28,8 @@ from volplane.apiserver.verbs.watch import Asked, watch
 from volplane.store import Closed, Failed
 from volplane.web import Request, Response
 
+UNREAD = 60.0  # seconds a watcher may not read while there is something to tell; then it begins anew
+
 Handler = Callable[[Backend, Entry, Call, Request], Awaitable[Response]]
 
 
@@ -109,7 +111,8 @@ async def on_watch(backend: Backend, entry: Entry, call: Call, request: Request)
     wanted = _wanted(entry, request)
     asked = options.watch_options(request.query, entry.facts)
     lines = answers.Lines(entry, wanted, options.include_object(request.query))
-    return Response(status=200, headers=answers.HEADERS, body=_stream(backend, entry, call, asked, lines))
+    stream = _stream(backend, entry, call, asked, lines)
+    return Response(status=200, headers=answers.HEADERS, body=stream, patience=UNREAD)
 
 
 async def _stream(

@@ -101,6 +101,8 @@ async def run(settings: Settings, store: Store) -> Server:
         core.authority,
         Streams(to_nodes),
         Audit(settings.audit_log_path) if settings.audit_log_path else None,
+        reads=settings.max_requests_inflight,
+        writes=settings.max_mutating_requests_inflight,
     )
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
     listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, max_body=BODY_LIMIT)

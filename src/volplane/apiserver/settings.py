@@ -19,6 +19,10 @@ class Settings(Struct, frozen=True):
     port: Annotated[int, _about("0: any that is free")] = 0
     hosts: Annotated[tuple[str, ...], _about("further names and addresses the certificate is valid for")] = ()
     audit_log_path: Annotated[str, _about("write who asked what to this file, as JSON lines; -: stdout")] = ""
+    max_requests_inflight: Annotated[
+        int, _about("reads of one user that may be under way; more are told to come back. 0: any number")
+    ] = 400
+    max_mutating_requests_inflight: Annotated[int, _about("the same for writes")] = 200
     etcd_servers: Annotated[
         tuple[str, ...], _about("keep the state in this cluster: https://host:2379,…")
     ] = ()

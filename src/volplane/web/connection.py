@@ -8,6 +8,7 @@ each end the work in their own way, and none may cost another client anything.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PIPELINE = 32  # requests read ahead of the one being answered
+UNREAD = 300.0  # seconds a client may leave an answer untaken
 COPY_LIMIT = 64 * 1024  # larger bodies are not copied next to their head
 _BODILESS = frozenset({204, 304})
 
@@ -64,7 +66,7 @@ class Connection(asyncio.Protocol):
         peername = transport.get_extra_info("peername")
         self._remote = peername[0] if isinstance(peername, tuple) else ""
         self._secure = transport.get_extra_info("sslcontext") is not None
-        self._peer = _peer(transport.get_extra_info("peercert"))
+        self._peer = _peer(transport)
         self._server.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -162,6 +164,9 @@ class Connection(asyncio.Protocol):
                     self._resume_reading()
                 if not self._queue:
                     await self._park()
+                else:
+                    # Requests sent ahead may be many, and all answered from memory: others get their turn.
+                    await asyncio.sleep(0)
             if self._deaf and self._leftover is None and not self._eof:
                 await self._linger()
             self._transport.close()
@@ -205,7 +210,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.writelines([top, body])
         if self._flow.paused:
-            await self._flow.drain()
+            await self._taken(UNREAD)
         return keep
 
     async def _send_stream(
@@ -217,7 +222,7 @@ class Connection(asyncio.Protocol):
         try:
             self._transport.write(self._head(response, -1 if chunked else None, keep=keep))
             if request.method != "HEAD" and not self._eof:
-                await self._pump(body, chunked=chunked)
+                await self._pump(body, response.patience, chunked=chunked)
             return keep
         except asyncio.CancelledError:
             if not self._server.closing or self._flow.lost:
@@ -229,13 +234,21 @@ class Connection(asyncio.Protocol):
             if (aclose := getattr(body, "aclose", None)) is not None:
                 await aclose()
 
-    async def _pump(self, body: AsyncIterator[bytes], *, chunked: bool) -> None:
+    async def _taken(self, patience: float | None) -> None:
+        """Until the client has taken what was written. ConnectionResetError if it does not for so long."""
+        try:
+            async with asyncio.timeout(patience):
+                await self._flow.drain()
+        except TimeoutError:
+            raise ConnectionResetError("the client does not take its answer") from None
+
+    async def _pump(self, body: AsyncIterator[bytes], patience: float | None, *, chunked: bool) -> None:
         write, flow = self._transport.write, self._flow
         async for piece in body:
             if piece:
                 write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
                 if flow.paused:
-                    await flow.drain()
+                    await self._taken(patience)
         if chunked:
             write(b"0\r\n\r\n")
 
@@ -293,11 +306,13 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-def _peer(certificate: dict[str, Any] | None) -> Peer | None:
+def _peer(transport: asyncio.BaseTransport) -> Peer | None:
     """From ssl's dict form, which is empty unless the certificate was verified."""
+    certificate: dict[str, Any] | None = transport.get_extra_info("peercert")
     if not certificate:
         return None
     subject = [pair for names in certificate.get("subject", ()) for pair in names]
     names = [value for key, value in subject if key == "commonName"]
     groups = tuple(value for key, value in subject if key == "organizationName")
-    return Peer(names[0] if names else "", groups)
+    der = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    return Peer(names[0] if names else "", groups, hashlib.sha256(der).hexdigest())

@@ -101,6 +101,7 @@ class Peer(Struct, frozen=True):
 
     common_name: str
     organizations: tuple[str, ...] = ()
+    fingerprint: str = ""  # SHA-256 of the certificate, in hex
 
 
 Hijack: TypeAlias = Callable[["Request", HeaderItems], "Stream"]
@@ -175,6 +176,7 @@ class Response(Struct):
     status: int = 200
     headers: HeaderItems = ()
     body: bytes | AsyncIterator[bytes] = b""
+    patience: float | None = None  # of a stream: seconds that the client may leave it unread
 
 
 class Upgraded(Struct, frozen=True):

@@ -62,6 +62,7 @@ async def test_a_line_says_who_asked_what_and_how_it_ended(tmp_path: Path) -> No
     assert created.pop("auditID") == made.headers.get("audit-id")
     for field in ("requestReceivedTimestamp", "stageTimestamp"):
         assert TIME.fullmatch(created.pop(field))
+    assert set(created["user"].pop("extra")) == {"authentication.kubernetes.io/credential-id"}
     assert created == {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from volplane.api.core import Node, Pod, Secret, ServiceAccount
 from volplane.api.meta import Resource
-from volplane.apiserver.auth.authenticate import AUDIENCES, Checked
+from volplane.apiserver.auth.authenticate import AUDIENCES, EXTRA, Checked
 from volplane.apiserver.auth.issuer import ISSUER
 from volplane.apiserver.auth.texts import listed
 from volplane.apiserver.auth.users import ACCOUNT_PREFIX, account_groups
@@ -25,7 +25,6 @@ from volplane.base import clock
 LEEWAY = timedelta(seconds=60)  # that clocks may differ
 REMEMBERED = 1024
 INVALIDATED = "service account token has been invalidated"
-EXTRA = "authentication.kubernetes.io/"
 
 
 class _Verified(NamedTuple):

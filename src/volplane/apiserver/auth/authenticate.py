@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import structs
@@ -19,8 +20,9 @@ from volplane.apiserver.auth.issuer import ISSUER
 from volplane.apiserver.auth.texts import aggregate
 from volplane.apiserver.auth.users import ANONYMOUS, AUTHENTICATED
 from volplane.apiserver.strategy import User
-from volplane.web import Request
+from volplane.web import Peer, Request
 
+EXTRA = "authentication.kubernetes.io/"
 WEBSOCKET_TOKEN = "base64url.bearer.authorization.k8s.io."
 AUDIENCES = (ISSUER,)  # those whose tokens are for us
 
@@ -58,7 +60,7 @@ class Authenticator:
     def __call__(self, request: Request) -> User:
         peer = request.peer
         if peer is not None and peer.common_name:
-            return known(User(peer.common_name, tuple(peer.organizations)))
+            return _certified(peer)
         token = bearer(request)
         if token is None:
             return ANONYMOUS
@@ -77,6 +79,12 @@ class Authenticator:
                 return checked._replace(user=known(checked.user))
             errors.append(checked.error)
         return Checked(error=aggregate(errors))
+
+
+@lru_cache(maxsize=1024)  # one for each certificate that is shown: connections come and go, users stay
+def _certified(peer: Peer) -> User:
+    extra = {f"{EXTRA}credential-id": (f"X509SHA256={peer.fingerprint}",)} if peer.fingerprint else {}
+    return known(User(peer.common_name, tuple(peer.organizations), extra=extra))
 
 
 def known(user: User) -> User:

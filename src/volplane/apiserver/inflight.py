@@ -1,0 +1,34 @@
+"""How much of one user is under way at a time: who asks for too much is told to come back, not others to wait.
+
+Reads are answered from memory as they come, so what counts are writes that wait for their commit and reads
+that wait for a revision. `system:masters` are exempt: whoever is called to help must get through.
+"""
+
+from __future__ import annotations
+
+from volplane.api.errors import TooManyRequests
+from volplane.apiserver.auth.users import MASTERS
+from volplane.apiserver.strategy import User
+
+TOLD = "too many requests, please try again later"
+AGAIN = 1  # seconds
+
+
+class Inflight:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  # 0: none
+        self._busy: dict[str, int] = {}
+
+    def enter(self, user: User) -> None:
+        """Raises TooManyRequests; else `leave` must follow."""
+        count = self._busy.get(user.name, 0)
+        if 0 < self.limit <= count and MASTERS not in user.groups:
+            raise TooManyRequests(TOLD, details={"retryAfterSeconds": AGAIN})
+        self._busy[user.name] = count + 1
+
+    def leave(self, user: User) -> None:
+        count = self._busy[user.name] - 1
+        if count:
+            self._busy[user.name] = count
+        else:
+            del self._busy[user.name]

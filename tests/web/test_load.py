@@ -1,0 +1,101 @@
+"""One client's excess is its own: others get their turn, and what nobody takes is let go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.web.test_server import Wire, serving, wired
+from volplane.web import Request, Response
+from volplane.web import connection as connection_module
+
+AHEAD = 500
+
+
+async def test_requests_sent_ahead_do_not_keep_others_waiting() -> None:
+    served: list[str] = []
+
+    async def note(request: Request) -> Response:
+        served.append(request.path)
+        return Response(body=b"ok")
+
+    async with serving(note) as server, wired(server) as flood, wired(server) as other:
+        other.send(b"GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
+        await other.answer()
+        flood.send(b"GET /flood HTTP/1.1\r\nHost: x\r\n\r\n" * AHEAD)
+        while not served.count("/flood"):
+            await asyncio.sleep(0)
+        other.send(b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n")
+        await other.answer()
+        before = served.index("/other")
+        for _ in range(AHEAD):
+            await flood.answer()
+    assert before < AHEAD // 2
+    assert served.count("/flood") == AHEAD
+
+
+async def drain_of(wire: Wire) -> bytes:
+    """What still comes, until the connection ends in whatever way."""
+    try:
+        async with asyncio.timeout(30):
+            return await wire.reader.read()
+    except ConnectionError:
+        return b""
+
+
+async def test_a_stream_that_is_not_read_ends_when_its_patience_does() -> None:
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"x" * 65536
+        finally:
+            ended.set()
+
+    async def stream(request: Request) -> Response:
+        return Response(body=endless(), patience=0.05)
+
+    async with serving(stream) as server, wired(server) as wire:
+        wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await ended.wait()
+        await drain_of(wire)
+        assert not server.connections
+
+
+async def test_an_answer_that_is_not_taken_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "UNREAD", 0.05)
+
+    async def large(request: Request) -> Response:
+        return Response(body=b"x" * (64 << 20))
+
+    async with serving(large) as server, wired(server) as wire:
+        wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(30):
+            while not server.connections:
+                await asyncio.sleep(0.001)
+            while server.connections:
+                await asyncio.sleep(0.01)
+        assert len(await drain_of(wire)) < 64 << 20
+
+
+async def test_a_stream_without_a_limit_waits_for_its_reader() -> None:
+    sent = 0
+
+    async def logs() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(400):
+            sent += 65536
+            yield b"x" * 65536
+
+    async def stream(request: Request) -> Response:
+        return Response(body=logs())
+
+    async with serving(stream) as server, wired(server) as wire:
+        wire.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await asyncio.sleep(0.2)
+        held = sent
+        assert held < 400 * 65536  # it waits,
+        assert len(await drain_of(wire)) > 400 * 65536  # and all of it comes

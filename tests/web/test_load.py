@@ -16,17 +16,19 @@ AHEAD = 500
 
 async def test_requests_sent_ahead_do_not_keep_others_waiting() -> None:
     served: list[str] = []
+    flooded = asyncio.Event()
 
     async def note(request: Request) -> Response:
         served.append(request.path)
+        if request.path == "/flood":
+            flooded.set()
         return Response(body=b"ok")
 
     async with serving(note) as server, wired(server) as flood, wired(server) as other:
         other.send(b"GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
         await other.answer()
         flood.send(b"GET /flood HTTP/1.1\r\nHost: x\r\n\r\n" * AHEAD)
-        while not served.count("/flood"):
-            await asyncio.sleep(0)
+        await flooded.wait()
         other.send(b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n")
         await other.answer()
         before = served.index("/other")
@@ -68,16 +70,18 @@ async def test_a_stream_that_is_not_read_ends_when_its_patience_does() -> None:
 async def test_an_answer_that_is_not_taken_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "UNREAD", 0.05)
 
+    asked = asyncio.Event()
+
     async def large(request: Request) -> Response:
+        asked.set()
         return Response(body=b"x" * (64 << 20))
 
     async with serving(large) as server, wired(server) as wire:
         wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(30):
-            while not server.connections:
-                await asyncio.sleep(0.001)
-            while server.connections:
-                await asyncio.sleep(0.01)
+        await asked.wait()
+        (connection,) = server.connections
+        assert connection.task is not None
+        await asyncio.wait([connection.task], timeout=30)
         assert len(await drain_of(wire)) < 64 << 20
 
 

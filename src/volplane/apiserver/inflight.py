@@ -1,4 +1,4 @@
-"""How much of one user is under way at a time: who asks for too much is told to come back, not others to wait.
+"""How much of one user is under way at a time: who asks for too much comes back, others do not wait.
 
 Reads are answered from memory as they come, so what counts are writes that wait for their commit and reads
 that wait for a revision. `system:masters` are exempt: whoever is called to help must get through.

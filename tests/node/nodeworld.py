@@ -28,7 +28,8 @@ from volplane.host import Host, NodePaths, mounts
 from volplane.node.containers.task import TaskContext, TaskImage
 from volplane.node.runner import NodeRole
 from volplane.node.settings import NodeSettings
-from volplane.sdk import Driver, Server
+from volplane.sdk import Driver, Local, Server
+from volplane.volumes import csi as volumes_csi
 
 DRIVER = "disks.test"
 NODE = "worker-1"
@@ -86,7 +87,10 @@ class Disks(Driver):
         elif not mounts.is_mount(target):
             os.makedirs(target, exist_ok=True)
             source = self.paths.real(request.staging_target_path)
-            mounts.bind(source, target, readonly=request.readonly, recursive=False)
+            if source:
+                mounts.bind(source, target, readonly=request.readonly, recursive=False)
+            else:  # an inline volume
+                mounts.mount("tmpfs", target, "tmpfs", [])
         await self._leave("publish", request)
         return v1.NodePublishVolumeResponse()
 
@@ -169,6 +173,11 @@ class NodeWorld:
         stack.push_async_callback(self.driver_dies)
         registrar = Registrar(self.paths.real(self.paths.registry), DRIVER, self.paths.driver_socket(DRIVER))
         await stack.enter_async_context(registrar)
+
+    def drive_in_memory(self) -> None:
+        """The driver without a socket, registered at once: for virtual time."""
+        assert self.role is not None
+        self.role.drivers.add(volumes_csi.Driver(DRIVER, Local(self.disks, component="kubelet")))
 
     async def driver_dies(self) -> None:
         """Its registrar lives on."""

@@ -137,7 +137,13 @@ class PluginWatcher:
 
     async def _add(self, socket: Socket, info: Info, version: str) -> None:
         endpoint = self.paths.real(info.endpoint)
-        driver = Driver(info.name, self._connect(endpoint), version=version, endpoint=endpoint)
+        driver = Driver(
+            info.name,
+            self._connect(endpoint),
+            version=version,
+            endpoint=endpoint,
+            timeout=self.drivers.timeout,
+        )
         socket.driver = info.name
         self.drivers.add(driver)
         try:

@@ -68,7 +68,7 @@ class NodeRole:
         self.paths = paths = NodePaths(settings.root_dir, identity=not settings.own_paths)
         self.object = NodeObject(client, settings, self.name)
         self.events = Recorder(client, "kubelet", self.name)
-        self.drivers = Drivers()
+        self.drivers = Drivers(settings.csi_timeout)
         site = Site(self.name, host, paths, client, lambda: self.object.capacity)
         self.volumes = VolumeManager(
             site, kinds.all_plugins(site, self.drivers, client.cache(CSIDriver)), self.object, self.events

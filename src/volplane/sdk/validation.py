@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf.message import Message
 
 from volplane.csi import v1
@@ -31,6 +33,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "NodeGetVolumeStats": ("volume_id", "volume_path"),
     "NodeExpandVolume": ("volume_id", "volume_path"),
 }
+EPHEMERAL = "csi.storage.k8s.io/ephemeral"  # said of it by a node that tells about pods
 _PATHS = (
     "staging_target_path",
     "target_path",
@@ -49,7 +52,7 @@ def check(method: str, request: Message, *, stages: bool = False) -> None:
         path = getattr(request, field, "")
         if path and not path.startswith("/"):
             raise InvalidArgument(f"{field} is not absolute: {path}")
-    if method == "NodePublishVolume" and stages and not getattr(request, "staging_target_path", ""):
+    if method == "NodePublishVolume" and stages and not _is_staged(request):
         raise FailedPrecondition("staging_target_path is missing, and this driver stages volumes first")
 
 
@@ -81,3 +84,8 @@ def _check_numbers(request: Message) -> None:
         raise InvalidArgument("capacity_range is negative")
     if wanted.limit_bytes and wanted.required_bytes > wanted.limit_bytes:
         raise InvalidArgument("capacity_range requires more than its limit")
+
+
+def _is_staged(request: Any) -> bool:
+    """A volume that a pod has written into its own manifest is never staged."""
+    return bool(request.staging_target_path) or request.volume_context.get(EPHEMERAL) == "true"

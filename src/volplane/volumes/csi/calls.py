@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from volplane.api.core import Pod
 from volplane.csi.outcome import CallError, Code, classify, is_infeasible
 from volplane.volumes.base import Infeasible, NotInUse, Uncertain, VolumeFailure
-from volplane.volumes.csi.drivers import TIMEOUT, Driver
+from volplane.volumes.csi.drivers import Driver
 
 
 class Call:
@@ -23,7 +23,7 @@ class Call:
 
     async def __call__(self, driver: Driver, method: str, message: Message, pod: Pod) -> Any:
         subject = f"pod/{pod.namespace}/{pod.name}"
-        async with asyncio.timeout(TIMEOUT + 5):
+        async with asyncio.timeout(driver.timeout + 5):
             return await driver.call(method, message, subject)
 
 

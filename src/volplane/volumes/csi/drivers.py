@@ -25,8 +25,11 @@ TRUSTED = 5.0
 
 
 class Driver:
-    def __init__(self, name: str, channel: Caller, *, version: str = "", endpoint: str = "") -> None:
+    def __init__(
+        self, name: str, channel: Caller, *, version: str = "", endpoint: str = "", timeout: float = TIMEOUT
+    ) -> None:
         self.name, self.channel, self.version, self.endpoint = name, channel, version, endpoint
+        self.timeout = timeout
         self.node_id = ""
         self._capabilities: frozenset[int] | None = None
         self._answered = float("-inf")
@@ -36,12 +39,12 @@ class Driver:
         async with self._asking:
             if self._capabilities is None:
                 request = v1.NodeGetCapabilitiesRequest()
-                reply = await self.channel.call("NodeGetCapabilities", request, timeout=TIMEOUT)
+                reply = await self.channel.call("NodeGetCapabilities", request, timeout=self.timeout)
                 self._capabilities = frozenset(c.rpc.type for c in reply.capabilities)
         return self._capabilities
 
     async def call(self, method: str, message: Message, subject: str = "") -> Any:
-        reply = await self.channel.call(method, message, timeout=TIMEOUT, subject=subject)
+        reply = await self.channel.call(method, message, timeout=self.timeout, subject=subject)
         self._answered = clock.now()
         return reply
 
@@ -60,7 +63,8 @@ class Driver:
 
 
 class Drivers:
-    def __init__(self) -> None:
+    def __init__(self, timeout: float = TIMEOUT) -> None:
+        self.timeout = timeout
         self._drivers: dict[str, Driver] = {}
         self._listeners: list[Callable[[str], None]] = []
 

@@ -1,4 +1,4 @@
-"""A node that stops, drained or not, and starts again on the same directory."""
+"""Sections C7 and G: a node that stops, drained or not, and starts again on the same directory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 from tests.loops.inprocess import until
 from tests.node.nodeworld import NODE, NodeWorld, node_world, there, unique, write
 from volplane.api.core import Node, Pod
+from volplane.api.errors import Unavailable
+from volplane.api.storage import VolumeAttachment
 from volplane.client.client import Client
 from volplane.client.https import Https
 from volplane.host import mounts
@@ -38,7 +40,7 @@ async def is_out_of_use(here: NodeWorld) -> None:
     await until(unused)
 
 
-async def test_volumes_are_staged_and_published_again_and_never_unmounted() -> None:
+async def test_kubelet_restart_with_running_pods_stage_and_publish_repeated_no_unmount() -> None:
     async with node_world() as here:
         await running(here)
         mounted = here.mounted()
@@ -56,7 +58,7 @@ async def test_volumes_are_staged_and_published_again_and_never_unmounted() -> N
         assert here.disks.counted() == {"stage": 1, "publish": 1}
 
 
-async def test_a_pod_deleted_meanwhile_is_taken_down_from_what_the_disk_tells() -> None:
+async def test_restart_pod_deleted_meanwhile_unpublish_unstage_from_metadata_dirs_gone() -> None:
     async with node_world() as here:
         await running(here)
         await here.stop(drain=False)
@@ -90,7 +92,7 @@ async def test_logs_of_a_pod_that_is_gone_go_even_if_nothing_else_is_left_of_it(
         assert there(mine)
 
 
-async def test_a_stage_without_a_pod_directory_is_found_too() -> None:
+async def test_kubelet_killed_between_stage_ok_and_publish_pod_gone_the_staged_volume_is_found() -> None:
     async with node_world() as here:
         entered = asyncio.Event()
 
@@ -118,7 +120,7 @@ async def test_a_stage_without_a_pod_directory_is_found_too() -> None:
         assert here.mounted() == []
 
 
-async def test_after_a_reboot_everything_is_mounted_again() -> None:
+async def test_node_reboot_mounts_gone_metadata_present_restaged_and_republished() -> None:
     async with node_world() as here:
         await running(here)
         mounted = here.mounted()
@@ -135,7 +137,7 @@ async def test_after_a_reboot_everything_is_mounted_again() -> None:
         await here.until_ready()
 
 
-async def test_broken_metadata_of_an_orphan_is_left_alone() -> None:
+async def test_corrupt_vol_data_for_an_orphan_logged_no_data_deleted() -> None:
     async with node_world() as here:
         pod = await running(here)
         await here.stop(drain=False)
@@ -214,3 +216,87 @@ async def test_a_node_that_reaches_no_server_can_be_stopped() -> None:
             await running
         await client.close()
         await transport.close()
+
+
+class Line:
+    """The way to the API server, which may be cut."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport, self.cut = transport, True
+
+    def __getattr__(self, name: str) -> Any:
+        if self.cut and name in ("get", "list", "create", "update", "patch", "delete", "watch"):
+            raise Unavailable("the API server cannot be reached")
+        return getattr(self._transport, name)
+
+
+async def test_restart_with_api_server_down_no_unmount_at_all_volumes_in_use_unchanged() -> None:
+    async with node_world() as here:
+        await running(here)
+        mounted = here.mounted()
+        await here.stop(drain=False)
+        await here.delete(grace=0)
+        here.disks.calls.clear()
+        line = Line(here.api.core.local())
+        starting = asyncio.create_task(here.start(Client(line, component="kubelet")))  # type: ignore[arg-type]
+        await asyncio.sleep(0.5)
+        assert not starting.done()
+        assert here.mounted() == mounted
+        assert here.disks.calls == []
+        assert await here.in_use() == [unique()]
+        line.cut = False
+        await starting
+        await is_out_of_use(here)
+        assert here.mounted() == []
+
+
+async def test_kubelet_killed_between_nodepublish_ok_and_state_update_unpublish_and_unstage() -> None:
+    async with node_world() as here:
+        await here.start()
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+        entered = asyncio.Event()
+
+        async def hang(request: Any) -> None:
+            entered.set()
+            await asyncio.sleep(3600)
+
+        here.disks.after["publish"] = hang
+        await here.pod(claim="data")
+        await entered.wait()
+        await here.stop(drain=False)
+        await here.stop_driver()
+        await here.delete(grace=0)
+        here.disks.after.clear()
+        here.disks.calls.clear()
+        await here.start_driver()
+        await here.start()
+        await is_out_of_use(here)
+        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
+        assert here.mounted() == []
+
+
+async def test_node_crash_volume_force_detached_node_returns_unpublish_and_unstage_without_the_device() -> (
+    None
+):
+    """The mounts went with the machine, the disk is at another node; only the metadata is left."""
+    async with node_world() as here:
+        await running(here)
+        await here.stop(drain=False)
+        for entry in mounts.read_table().under(here.paths.root):
+            mounts.unmount(entry.target, detach=True)
+        await here.delete(grace=0)
+        for attachment in await here.client.list(VolumeAttachment):
+            await here.client.delete(VolumeAttachment, attachment.name)
+        detached = {"status": {"volumesAttached": None}}
+        await here.client.patch(Node, NODE, merge=detached, subresource="status")
+        here.disks.calls.clear()
+        await here.start()
+        await is_out_of_use(here)
+        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
+
+        async def clean() -> bool:
+            return not os.listdir(here.paths.real(here.paths.pods))
+
+        await until(clean)

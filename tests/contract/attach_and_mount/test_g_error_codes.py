@@ -1,4 +1,4 @@
-"""What each gRPC code means for a volume: what stays on the disk, and what is called afterwards."""
+"""Section G, case by case: what each gRPC code means, what stays on the disk, what is called afterwards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ CASES = [(code, True) for code in UNCERTAIN] + [(code, False) for code in FINAL]
 
 @pytest.mark.parametrize(("code", "uncertain"), CASES)
 @pytest.mark.parametrize("call", ["stage", "publish"])
-async def test_a_failing_call(call: str, code: Code, uncertain: bool) -> None:
+async def test_each_code_state_files_and_next_call_after_pod_deletion(
+    call: str, code: Code, uncertain: bool
+) -> None:
     async with node_world() as here:
         await here.start()
         await here.start_driver()
@@ -74,7 +76,7 @@ async def _is_out_of_use(here: Any) -> bool:
     return not await here.in_use()
 
 
-async def test_a_driver_that_is_dead_before_the_call_changes_nothing() -> None:
+async def test_registered_but_socket_dead_before_the_step_no_directory_created_or_removed() -> None:
     async with node_world() as here:
         await here.start()
         await here.start_driver()
@@ -91,7 +93,7 @@ async def test_a_driver_that_is_dead_before_the_call_changes_nothing() -> None:
         await here.until_ready()
 
 
-async def test_only_one_call_at_a_time_for_a_volume_whose_unpublish_is_slow() -> None:
+async def test_nodeunpublish_slow_no_parallel_duplicate_call() -> None:
     async with node_world() as here:
         await here.start()
         await here.start_driver()

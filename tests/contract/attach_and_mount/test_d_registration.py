@@ -1,4 +1,4 @@
-"""Which sockets in plugins_registry become drivers, and which are told why not."""
+"""Section D, case by case: which sockets in plugins_registry become drivers, and which are told why not."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld, node_world, set
 from volplane.api.core import Node
 from volplane.api.storage import CSINode
 from volplane.csi import v1
+from volplane.csi.outcome import CallError, Code
 from volplane.csi.registration import Notice, Registrar
 from volplane.node.plugins import highest
 from volplane.sdk import Server
+from volplane.sidecars import registrar as sidecar
 
 pytestmark = pytest.mark.root
 
@@ -61,7 +63,7 @@ def test_the_highest_version_that_is_spoken(versions: tuple[str, ...], chosen: s
     assert highest(versions) == chosen
 
 
-async def test_a_socket_in_a_directory_is_found_others_are_not() -> None:
+async def test_dotfile_regular_file_nested_directory_with_a_socket_ignored_ignored_found() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         await driver(here, stack)
@@ -74,7 +76,7 @@ async def test_a_socket_in_a_directory_is_found_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("versions", [["2.0.0"], []])
-async def test_a_version_nobody_speaks_is_refused(versions: list[str]) -> None:
+async def test_version_list_2_or_empty_refused(versions: list[str]) -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         await driver(here, stack)
@@ -94,7 +96,7 @@ async def test_another_kind_of_plugin_is_refused() -> None:
         assert "No handler registered for plugin type: DevicePlugin" in told.error
 
 
-async def test_a_second_socket_for_the_same_driver_is_refused() -> None:
+async def test_two_sockets_announcing_the_same_driver_second_refused_first_intact() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         await driver(here, stack)
@@ -108,7 +110,7 @@ async def test_a_second_socket_for_the_same_driver_is_refused() -> None:
         assert await drivers(here) == [DRIVER]
 
 
-async def test_a_registrar_that_restarts_is_let_in_again() -> None:
+async def test_registrar_restart_deregister_then_register_one_entry() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         await driver(here, stack)
@@ -128,7 +130,7 @@ class Nameless(Disks):
         return v1.NodeGetInfoResponse(node_id="")
 
 
-async def test_a_driver_without_a_node_id_is_refused() -> None:
+async def test_nodegetinfo_empty_id_notify_false_no_csinode_entry() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         await driver(here, stack, Nameless(here.paths))
@@ -141,7 +143,7 @@ async def test_a_driver_without_a_node_id_is_refused() -> None:
         assert list(here.role.drivers) == []
 
 
-async def test_a_topology_that_contradicts_the_nodes_label_is_refused() -> None:
+async def test_topology_value_changed_for_an_existing_label_registration_refused() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         label = {"metadata": {"labels": {"topology.disks.test/zone": "b"}}}
@@ -153,7 +155,7 @@ async def test_a_topology_that_contradicts_the_nodes_label_is_refused() -> None:
         assert "detected topology value collision" in told.error
 
 
-async def test_a_csinode_of_an_earlier_node_is_replaced() -> None:
+async def test_node_object_recreated_with_a_new_uid_stale_csinode_recreated_at_next_kubelet_start() -> None:
     async with node_world() as here:
         await here.start()
         old = await here.client.get(CSINode, NODE)
@@ -170,7 +172,7 @@ async def test_a_csinode_of_an_earlier_node_is_replaced() -> None:
         assert (await here.client.get(CSINode, NODE)).uid != old.uid
 
 
-async def test_a_csinode_deleted_by_hand_comes_back_with_the_next_driver() -> None:
+async def test_csinode_deleted_by_hand_recreated_by_the_next_driver_update() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         await here.client.delete(CSINode, NODE)
@@ -178,3 +180,109 @@ async def test_a_csinode_deleted_by_hand_comes_back_with_the_next_driver() -> No
         made = await registrar(here, stack)
         assert (await verdict(made)).registered
         assert await drivers(here) == [DRIVER]
+
+
+async def test_nodegetinfo_error_notify_false_and_the_registrar_ends() -> None:
+    class Broken(Disks):
+        async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+            raise CallError(Code.INTERNAL, "not yet")
+
+    async with node_world() as here, AsyncExitStack() as stack:
+        await here.start()
+        await driver(here, stack, Broken(here.paths))
+        settings = sidecar.Settings(
+            csi_address=here.paths.real(here.paths.driver_socket(DRIVER)),
+            kubelet_registration_path=here.paths.driver_socket(DRIVER),
+            plugin_registration_path=here.paths.real(here.paths.registry),
+        )
+        with pytest.raises(sidecar.RegistrationFailed, match="not yet"):  # which ends the program with 1
+            async with asyncio.timeout(30):
+                await sidecar.run(settings)
+        assert await drivers(here) == []
+
+
+async def test_kubelet_restart_all_sockets_reregistered_no_csinode_flapping() -> None:
+    async with node_world() as here:
+        await here.start()
+        await here.start_driver()
+        before = await here.registered()
+        await here.stop(drain=False)
+        seen: list[CSINode] = []
+        cache = here.client.cache(CSINode)
+        await cache.synced()
+        end = cache.subscribe(lambda old, new: seen.append(new) if new is not None else None)
+        role = await here.start()
+
+        async def again() -> bool:
+            return role.drivers.get(DRIVER) is not None
+
+        await until(again)
+        await settled()
+        end()
+        assert {each.spec.drivers for each in seen} == {before.spec.drivers}
+        assert (await here.registered()).uid == before.uid
+
+
+class Resized(Disks):
+    limit = 5
+
+    async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+        return v1.NodeGetInfoResponse(node_id="n-1", max_volumes_per_node=self.limit)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(9, 9), (1 << 40, (1 << 31) - 1), (0, None)])
+async def test_max_volumes_per_node_changes_on_reregistration(limit: int, count: int | None) -> None:
+    async with node_world() as here, AsyncExitStack() as stack:
+        disks = Resized(here.paths)
+        await here.start()
+        await driver(here, stack, disks)
+        async with AsyncExitStack() as first:
+            assert (await verdict(await registrar(here, first))).registered
+            (known,) = (await here.client.get(CSINode, NODE)).spec.drivers
+            assert known.allocatable is not None
+            assert known.allocatable.count == 5
+        disks.limit = limit
+        assert (await verdict(await registrar(here, stack))).registered
+        (known,) = (await here.client.get(CSINode, NODE)).spec.drivers
+        assert (known.allocatable.count if known.allocatable is not None else None) == count
+
+
+async def test_csinode_deleted_by_hand_recreated_by_the_next_kubelet_start() -> None:
+    async with node_world() as here:
+        await here.start()
+        await here.client.delete(CSINode, NODE)
+        await here.stop()
+        await here.start()
+        assert await drivers(here) == []
+
+
+async def test_a_driver_is_upgraded_while_its_volumes_are_mounted() -> None:
+    """Deregistered, replaced, registered: mounts stay, and the new one takes them down."""
+    async with node_world() as here:
+        await here.start()
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_ready()
+        mounted = here.mounted()
+        await here.stop_driver()
+
+        async def deregistered() -> bool:
+            return await drivers(here) == []
+
+        await until(deregistered)
+        assert here.mounted() == mounted
+        node = await here.client.get(Node, NODE)
+        assert node.metadata.labels["topology.disks.test/zone"] == "a"
+        assert "csi.volume.kubernetes.io/nodeid" not in node.metadata.annotations
+        await here.start_driver()
+        await here.registered()
+        assert here.mounted() == mounted
+        await here.delete()
+        await here.until_phase("gone")
+
+        async def clean() -> bool:
+            return here.mounted() == []
+
+        await until(clean)

@@ -1,4 +1,4 @@
-"""Volumes of pods on a node, on real sockets and real mounts: what drivers are asked, and when."""
+"""Section C, case by case, on real sockets and real mounts: what drivers are asked, and when."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def is_out_of_use(here: NodeWorld) -> None:
     await until(unused)
 
 
-async def test_two_pods_share_one_stage() -> None:
+async def test_two_pods_one_rwo_pv_one_node_one_nodestage_two_nodepublish_nodeunstage_after_both() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume()
@@ -64,7 +64,7 @@ async def test_two_pods_share_one_stage() -> None:
         assert here.disks.counted() == {"stage": 1, "publish": 2, "unpublish": 2, "unstage": 1}
 
 
-async def test_nothing_is_staged_before_the_volume_is_attached() -> None:
+async def test_volume_in_use_but_not_attached_no_nodestage_before_it_is() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume(attached=False)
@@ -87,7 +87,7 @@ async def test_nothing_is_staged_before_the_volume_is_attached() -> None:
         assert here.disks.counted() == {"stage": 1, "publish": 1}
 
 
-async def test_a_refused_publish_leaves_nothing_and_is_tried_again() -> None:
+async def test_nodepublish_invalid_argument_target_and_metadata_removed_retried_no_nodeunpublish() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume()
@@ -104,7 +104,7 @@ async def test_a_refused_publish_leaves_nothing_and_is_tried_again() -> None:
         assert here.disks.counted()["unstage"] == 1
 
 
-async def test_an_uncertain_stage_is_undone_after_the_pod_is_deleted() -> None:
+async def test_uncertain_stage_is_undone_after_the_pod_is_deleted() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume()
@@ -122,7 +122,7 @@ async def test_an_uncertain_stage_is_undone_after_the_pod_is_deleted() -> None:
         assert here.mounted() == []
 
 
-async def test_a_pod_deleted_while_its_publish_runs_is_unpublished_afterwards() -> None:
+async def test_pod_deleted_during_nodepublish_that_later_succeeds_nodeunpublish_follows() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume()
@@ -145,7 +145,7 @@ async def test_a_pod_deleted_while_its_publish_runs_is_unpublished_afterwards() 
         assert here.disks.counted() == {"stage": 1, "publish": 1, "unpublish": 1, "unstage": 1}
 
 
-async def test_a_failing_unpublish_keeps_the_pod_and_the_volume() -> None:
+async def test_nodeunpublish_always_failing_pod_stays_terminating_volume_stays_in_volumes_in_use() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume()
@@ -162,7 +162,7 @@ async def test_a_failing_unpublish_keeps_the_pod_and_the_volume() -> None:
         await is_out_of_use(here)
 
 
-async def test_a_pod_waits_for_its_driver_and_goes_on_when_it_comes() -> None:
+async def test_driver_unregistered_is_told_and_registration_resumes() -> None:
     async with node_world() as here:
         await here.start()
         await here.volume()
@@ -172,7 +172,7 @@ async def test_a_pod_waits_for_its_driver_and_goes_on_when_it_comes() -> None:
         await here.until_ready()
 
 
-async def test_teardown_waits_for_a_driver_that_has_left() -> None:
+async def test_driver_unregistered_states_unchanged_pod_termination_blocks_reregistration_resumes() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume()
@@ -191,7 +191,7 @@ async def test_teardown_waits_for_a_driver_that_has_left() -> None:
         assert here.mounted() == []
 
 
-async def test_a_second_pod_is_refused_a_volume_for_one_pod() -> None:
+async def test_rwop_second_pod_forced_onto_the_node_failedmount_until_the_first_unmounts() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume(accessModes=["ReadWriteOncePod"])
@@ -221,7 +221,7 @@ async def test_a_claim_that_is_not_bound_is_told_and_looked_at_again() -> None:
         await here.until_ready()
 
 
-async def test_a_block_volume_in_volume_mounts_is_refused_without_a_call() -> None:
+async def test_volumemode_mismatch_block_in_volume_mounts_exact_text_no_rpc() -> None:
     async with node_world() as here:
         await ready(here)
         await here.volume(volumeMode="Block")
@@ -230,7 +230,7 @@ async def test_a_block_volume_in_volume_mounts_is_refused_without_a_call() -> No
         assert not here.disks.calls
 
 
-async def test_a_failing_republish_changes_nothing_for_a_running_pod() -> None:
+async def test_requires_republish_publish_fails_on_a_running_pod_event_only_content_intact() -> None:
     async with node_world() as here:
         await here.start(sync_frequency=0.05)
         await here.start_driver()
@@ -287,3 +287,104 @@ async def test_many_pods_come_and_go_and_nothing_is_kept() -> None:
         await until(quiet)
         assert role.volumes.entries == {}
         assert not [task for task in asyncio.all_tasks() if "p1" in task.get_name().split("/")]
+
+
+async def test_volumemode_mismatch_filesystem_in_volume_devices_exact_text_no_rpc() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        await here.pod(claim="data", device="/dev/xvda")
+        await here.until_told("volume data has volumeMode Filesystem, but is specified in volumeDevices")
+        assert not here.disks.calls
+
+
+async def test_volume_attached_but_not_yet_in_volumes_in_use_no_nodestage_before_it_is() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()  # attached from the start
+        seen: list[list[str]] = []
+
+        async def look(request: Any) -> None:
+            seen.append(await here.in_use())
+
+        here.disks.hooks["stage"] = look
+        await here.pod(claim="data")
+        await here.until_ready()
+        assert seen == [[unique()]]
+
+
+async def test_dead_during_nodepublish_uncertain_files_kept() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        entered = asyncio.Event()
+
+        async def hang(request: Any) -> None:
+            entered.set()
+            await asyncio.sleep(3600)
+
+        here.disks.after["publish"] = hang
+        pod = await here.pod(claim="data")
+        await entered.wait()
+        await here.driver_dies()
+        await here.until_told('MountVolume.SetUp failed for volume "pv-data" : rpc error: code = Unavailable')
+        assert there(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
+        assert mounts.is_mount(here.paths.real(here.paths.csi_target(pod.uid, "pv-data")))
+        here.disks.after.clear()
+        await here.driver_returns()
+        await here.until_ready()
+        assert len(here.mounted()) == 2
+
+
+async def test_aborted_on_a_duplicate_stage_retry_until_ok_exactly_one_mount() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        left = [1, 2]
+
+        async def busy(request: Any) -> None:
+            if left:
+                left.pop()
+                raise CallError(Code.ABORTED, "an operation is under way")
+
+        here.disks.hooks["stage"] = busy
+        await here.pod(claim="data")
+        await here.until_ready()
+        assert here.disks.counted()["stage"] == 3
+        assert sum("globalmount" in path for path in here.mounted()) == 1
+
+
+async def test_pod_deleted_while_nodestage_hangs_on_a_real_socket_with_the_duration_set_by_flag() -> None:
+    async with node_world() as here:
+        await here.start(csi_timeout=1.0)
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hang(request: Any) -> None:
+            entered.set()
+            await go_on.wait()
+
+        here.disks.hooks["stage"] = hang
+        await here.pod(claim="data")
+        await entered.wait()
+        await here.delete(grace=0)
+        await settled()
+        assert here.disks.counted() == {"stage": 1}
+        assert await here.in_use() == [unique()]
+
+        async def given_up() -> bool:
+            assert here.role is not None
+            return any("unstage" in why or "another operation" in why for why in whys(here))
+
+        await until(given_up, 60)  # undone, as soon as the driver has ended the first call
+        go_on.set()
+        await is_out_of_use(here)
+        assert here.disks.counted() == {"stage": 1, "unstage": 1}
+        assert here.mounted() == []
+
+
+def whys(here: NodeWorld) -> list[str]:
+    assert here.role is not None
+    return [w.why for w in here.role.waits()]

@@ -194,7 +194,8 @@ async def test_a_restarted_node_maps_again_for_a_pod_that_lives_and_unmaps_for_o
         await here.start()
 
         async def one_left() -> bool:
-            return len(pins(here)) == 1 and here.disks.counted()["unpublish"] == 1
+            counted = here.disks.counted()
+            return len(pins(here)) == 1 and counted["unpublish"] == counted["publish"] == 1
 
         await until(one_left)
         await here.until_ready("stays")

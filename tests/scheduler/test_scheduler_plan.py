@@ -541,4 +541,6 @@ def test_the_filters_stand_in_the_order_that_decides_which_reason_is_told() -> N
         "NodeVolumeLimits",
         "VolumeBinding",
         "VolumeZone",
+        "PodTopologySpread",
+        "InterPodAffinity",
     ]

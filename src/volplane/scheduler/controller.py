@@ -11,23 +11,43 @@ the next scheduler back to that node.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from volplane.api.core import Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.core import (
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+)
 from volplane.api.errors import Conflict, NotFound
+from volplane.api.policy import PodDisruptionBudget
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment
 from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.loops.controller import Controller
 from volplane.rules import pods
-from volplane.rules.binding import SELECTED_NODE, claim_key, take, volume_class
+from volplane.rules.binding import SELECTED_NODE, claim_key, take
 from volplane.scheduler import prebind
 from volplane.scheduler.assumed import Assumed
+from volplane.scheduler.evicting import evict
+from volplane.scheduler.facts import (
+    attached_node,
+    capacity_class,
+    claimant,
+    condition,
+    knows,
+    offer,
+    promised,
+    reach,
+    selected,
+    unclaimed_class,
+)
 from volplane.scheduler.filters import FILTERS
 from volplane.scheduler.ledger import Ledger
-from volplane.scheduler.plan import Placement, decide
+from volplane.scheduler.plan import Placement, Refusal, decide
 from volplane.scheduler.refused import Refused
 from volplane.scheduler.volumes import Bindings
 from volplane.scheduler.world import World
@@ -38,22 +58,6 @@ DEFAULT = "default-scheduler"
 BIND_TIMEOUT = 600.0
 EARLY = 0.001  # seconds by which a timer may ring before its time and still be right
 RETRY = 300.0  # a backstop: unschedulable pods are looked at again even if nothing seems to have changed
-
-
-def unclaimed_class(volume: PersistentVolume) -> list[str]:
-    return [volume_class(volume)] if volume.spec.claim_ref is None else []
-
-
-def claimant(volume: PersistentVolume) -> list[str]:
-    return [claim_key(volume)] if volume.spec.claim_ref is not None else []
-
-
-def capacity_class(capacity: CSIStorageCapacity) -> list[str]:
-    return [capacity.storage_class_name]
-
-
-def attached_node(attachment: VolumeAttachment) -> list[str]:
-    return [attachment.spec.node_name]
 
 
 class Reservation(Struct):
@@ -96,6 +100,9 @@ class Scheduler(Controller[str]):
             CSIStorageCapacity, lambda old, new: self.refused.woken_by(CSIStorageCapacity)
         )
         self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
+        self.namespaces = self.watch(Namespace, self.keys_of_namespace)
+        self.budgets = self.watch(PodDisruptionBudget, lambda old, new: ())
+        self.ledger.crowd.space_labels = self._labels_of_namespace
         self.assumed_claims = Assumed(self.claims)
         self.assumed_volumes = Assumed(self.volumes)
         self.world = self._world()
@@ -121,7 +128,12 @@ class Scheduler(Controller[str]):
                 for a in by_node[node]
                 if a.spec.source.persistent_volume_name
             ],
+            budgets=self.budgets.namespace,
         )
+
+    def _labels_of_namespace(self, name: str) -> Mapping[str, str]:
+        namespace = self.namespaces.get(name)
+        return namespace.metadata.labels if namespace is not None else {}
 
     # --- whom a change wakes
 
@@ -129,22 +141,39 @@ class Scheduler(Controller[str]):
         if new is None:
             assert old is not None
             self.refused.drop(old.key)
+            self.ledger.expect_no_more(old.key)
             return self._given_back(old.key)
         if new.spec.node_name:
-            self.refused.drop(new.key)
-            if pods.has_ended(new):
-                return self._given_back(new.key)
-            self._keep(new.key)
-            self.ledger.put_pod(new, new.spec.node_name)
-            return ()
+            return self._placed(old, new)
+        if old is None and new.status.nominated_node_name:
+            self.ledger.expect(new, new.status.nominated_node_name)  # a scheduler before us cleared it
         if old is not None and old.spec == new.spec and old.is_deleting == new.is_deleting:
             return ()  # only its status: most likely our own condition
         return (new.key,)
 
+    def _placed(self, old: Pod | None, new: Pod) -> Iterable[str]:
+        self.refused.drop(new.key)
+        self.ledger.expect_no_more(new.key)
+        if pods.has_ended(new):
+            return self._given_back(new.key)
+        self._keep(new.key)
+        self.ledger.put_pod(new, new.spec.node_name)
+        if old is not None and old.spec.node_name and old.metadata.labels == new.metadata.labels:
+            return ()
+        return self.refused.by("InterPodAffinity", "PodTopologySpread")  # who waits for company
+
     def _given_back(self, key: str) -> list[str]:
         """What the pod held, others may have now; whom to ask."""
         self._keep(key)
+        for guest in self.ledger.guests_of(self.ledger.where(key)):
+            self.refused.hurry(guest)
         return list(self.refused.woken_by(Pod)) if self.ledger.drop_pod(key) else []
+
+    def keys_of_namespace(self, old: Namespace | None, new: Namespace | None) -> Iterable[str]:
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            return ()
+        self.ledger.crowd.forget()
+        return self.refused.woken_by(Namespace)
 
     def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         if new is None:
@@ -152,7 +181,7 @@ class Scheduler(Controller[str]):
             self.ledger.drop_node(old.name)
             return [key for key, r in self.reserved.items() if r.node == old.name]
         self.ledger.put_node(new)
-        if old is not None and _offer(old) == _offer(new):
+        if old is not None and offer(old) == offer(new):
             return ()  # a heartbeat
         return self.refused.woken_by(Node)
 
@@ -165,7 +194,7 @@ class Scheduler(Controller[str]):
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterable[str]:
         keys = {key for v in (old, new) if v is not None for key in self._waiting_for(claim_key(v))}
-        if new is None or old is None or _reach(old) != _reach(new):
+        if new is None or old is None or reach(old) != reach(new):
             keys.update(self.refused.woken_by(PersistentVolume))
         return keys
 
@@ -215,15 +244,26 @@ class Scheduler(Controller[str]):
         if isinstance(decision, Placement):
             self.start += decision.searched
             return self._reserve(pod, decision)
+        self._expect(pod, decision)
         await self._refuse(pod, decision.message, decision.by)
+        if decision.evict is not None:
+            await evict(self.client, self.events, pod, decision.evict)
         return None
 
+    def _expect(self, pod: Pod, refusal: Refusal) -> None:
+        """Before anybody else decides: what is cleared for this pod is not given to a lesser one."""
+        if refusal.evict is not None:
+            self.ledger.expect(pod, refusal.evict.node)
+        elif not refusal.waiting:
+            self.ledger.expect_no_more(pod.key)
+
     def _reserve(self, pod: Pod, placement: Placement) -> Reservation:
+        self.ledger.expect_no_more(pod.key)
         self.ledger.put_pod(pod, placement.node)
         for claim, volume in placement.bindings.static:
-            self.assumed_volumes.put(_promised(volume, claim))
+            self.assumed_volumes.put(promised(volume, claim))
         for claim in placement.bindings.dynamic:
-            self.assumed_claims.put(_selected(claim, placement.node))
+            self.assumed_claims.put(selected(claim, placement.node))
         deadline = clock.now() + self.bind_timeout
         reservation = Reservation(pod.uid, placement.node, placement.bindings, deadline)
         self.reserved[pod.key] = reservation
@@ -316,12 +356,13 @@ class Scheduler(Controller[str]):
             record.told = message
             trace.mark(DEFAULT, "FailedScheduling", f"pod/{pod.key}", why=message)
             self.events.event(pod, "Warning", "FailedScheduling", message)
-        if not _knows(pod, reason, message):
+        cleared = self.ledger.expected_on(pod.key)
+        if not knows(pod, reason, message) or (pod.status.nominated_node_name or "") != cleared:
             await self.client.patch(
                 Pod,
                 pod.name,
                 pod.namespace,
-                strategic=_condition(pod, reason, message),
+                strategic=condition(pod, reason, message, cleared),
                 subresource="status",
                 uid=pod.uid,
                 missing_ok=True,
@@ -346,45 +387,3 @@ class Scheduler(Controller[str]):
                 self.assumed_volumes.drop(volume.key)
             for claim in reservation.bindings.dynamic:
                 self.assumed_claims.drop(claim.key)
-
-
-def _promised(volume: PersistentVolume, claim: PersistentVolumeClaim) -> PersistentVolume:
-    reference = ObjectReference(namespace=claim.namespace, name=claim.name, uid=claim.uid)
-    return structs.replace(volume, spec=structs.replace(volume.spec, claim_ref=reference))
-
-
-def _selected(claim: PersistentVolumeClaim, node: str) -> PersistentVolumeClaim:
-    notes = {**claim.metadata.annotations, SELECTED_NODE: node}
-    return structs.replace(claim, metadata=structs.replace(claim.metadata, annotations=notes))
-
-
-def _offer(node: Node) -> tuple[object, ...]:
-    """What of a node filters look at."""
-    return node.metadata.labels, node.spec.taints, node.spec.unschedulable, node.status.allocatable
-
-
-def _reach(volume: PersistentVolume) -> tuple[object, ...]:
-    free = volume.spec.claim_ref is None and volume.status.phase == "Available"
-    return free, volume.spec.node_affinity, volume.metadata.labels
-
-
-def _knows(pod: Pod, reason: str, message: str) -> bool:
-    return any(
-        c.type == "PodScheduled" and (c.status, c.reason, c.message) == ("False", reason, message)
-        for c in pod.status.conditions
-    )
-
-
-def _condition(pod: Pod, reason: str, message: str) -> dict[str, object]:
-    before = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
-    since = before.last_transition_time if before is not None and before.status == "False" else ""
-    condition: dict[str, object] = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": since or clock.stamp(),
-    }
-    if pod.metadata.generation:
-        condition["observedGeneration"] = pod.metadata.generation
-    return {"status": {"conditions": [condition]}}

@@ -3,18 +3,22 @@
 Counting a node anew for every decision would cost pods times nodes; here a decision reads sums. A pod is
 entered when it is decided (assumed) and entered again when its node shows in the caches, which replaces the
 first entry. The subtle thing: pods may be known before their node is, and stay when it goes.
+
+Pods for which others were evicted are expected on their node: whoever is not more important finds it taken.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.api.core import Node, Pod, Taint
 from volplane.rules import pods, resources
+from volplane.scheduler.crowd import Crowd, Group, Member, member
 
 # What a pod that asks for nothing is taken to use when nodes are compared.
 SOME_CPU = 100
@@ -27,10 +31,14 @@ Port = tuple[str, str, int]  # address, protocol, port
 class Taken(Struct, frozen=True):
     """What one pod takes of its node."""
 
-    uid: str
+    who: Member
     requests: Mapping[str, int]
     ports: tuple[Port, ...]
     claims: tuple[str, ...]  # namespace/name
+
+    @property
+    def pod(self) -> Pod:
+        return self.who.pod
 
     @property
     def cpu(self) -> int:
@@ -42,7 +50,11 @@ class Taken(Struct, frozen=True):
 
 
 def taken_by(pod: Pod) -> Taken:
-    return Taken(pod.uid, resources.requests(pod), host_ports(pod), tuple(pods.claim_keys(pod)))
+    return Taken(member(pod), resources.requests(pod), host_ports(pod), tuple(pods.claim_keys(pod)))
+
+
+def priority_of(pod: Pod) -> int:
+    return pod.spec.priority or 0
 
 
 def host_ports(pod: Pod) -> tuple[Port, ...]:
@@ -68,6 +80,7 @@ class Info:
         "node",
         "pods",
         "ports",
+        "priorities",
         "requested",
         "taints",
         "unschedulable",
@@ -84,6 +97,7 @@ class Info:
         self.requested: Counter[str] = Counter()
         self.ports: Counter[Port] = Counter()
         self.claims: Counter[str] = Counter()
+        self.priorities: Counter[int] = Counter()
         self.cpu = self.memory = 0
 
     def describe(self, node: Node | None) -> None:
@@ -98,6 +112,7 @@ class Info:
         self.requested.update(taken.requests)
         self.ports.update(taken.ports)
         self.claims.update(taken.claims)
+        self.priorities[priority_of(taken.pod)] += 1
         self.cpu += taken.cpu
         self.memory += taken.memory
 
@@ -106,6 +121,7 @@ class Info:
         self.requested.subtract(taken.requests)
         _subtract(self.ports, taken.ports)
         _subtract(self.claims, taken.claims)
+        _subtract(self.priorities, (priority_of(taken.pod),))
         self.cpu -= taken.cpu
         self.memory -= taken.memory
         return taken
@@ -125,6 +141,8 @@ class Ledger:
         self._where: dict[str, str] = {}  # pod → node
         self._claims: Counter[str] = Counter()  # claims of pods that have a node
         self._nodes: list[Info] | None = None
+        self._expected: dict[str, tuple[Pod, str]] = {}
+        self.crowd = Crowd()
 
     @property
     def nodes(self) -> list[Info]:
@@ -157,13 +175,27 @@ class Ledger:
 
     def put_pod(self, pod: Pod, node: str) -> None:
         if pod.key in self._where:
-            if self._where[pod.key] == node and self._infos[node].pods[pod.key].uid == pod.uid:
-                return  # what a pod takes does not change while it is on its node
+            held = self._infos[node].pods.get(pod.key) if self._where[pod.key] == node else None
+            if held is not None and held.pod.uid == pod.uid:
+                self._renew(held, pod, node)
+                return
             self.drop_pod(pod.key)
-        taken = taken_by(pod)
-        self._info(node).enter(pod.key, taken)
-        self._where[pod.key] = node
+        self._enter(taken_by(pod), node)
+
+    def _renew(self, held: Taken, pod: Pod, node: str) -> None:
+        """What a pod takes does not change while it is on its node; its labels do, and it may begin to go."""
+        before = held.pod
+        who = structs.replace(held.who, pod=pod)
+        self._infos[node].pods[pod.key] = structs.replace(held, who=who)
+        if before.metadata.labels != pod.metadata.labels or before.is_deleting != pod.is_deleting:
+            self.crowd.leave(held.who, node)
+            self.crowd.enter(who, node)
+
+    def _enter(self, taken: Taken, node: str) -> None:
+        self._info(node).enter(taken.pod.key, taken)
+        self._where[taken.pod.key] = node
         self._claims.update(taken.claims)
+        self.crowd.enter(taken.who, node)
 
     def drop_pod(self, key: str) -> bool:
         """Whether the pod was on a node."""
@@ -171,9 +203,75 @@ class Ledger:
         if node is None:
             return False
         info = self._infos[node]
-        _subtract(self._claims, info.leave(key).claims)
+        taken = info.leave(key)
+        _subtract(self._claims, taken.claims)
+        self.crowd.leave(taken.who, node)
         self._tidy(info)
         return True
+
+    # --- what if
+
+    def take_out(self, key: str) -> Taken:
+        taken = self._infos[self._where[key]].pods[key]
+        self.drop_pod(key)
+        return taken
+
+    def put_back(self, taken: Taken, node: str) -> None:
+        self._enter(taken, node)
+
+    def expect(self, pod: Pod, node: str) -> None:
+        self._expected[pod.key] = pod, node
+
+    def expect_no_more(self, key: str) -> None:
+        self._expected.pop(key, None)
+
+    def expected_on(self, key: str) -> str:
+        """The node that was cleared for the pod; "" for none."""
+        return self._expected[key][1] if key in self._expected else ""
+
+    def guests_of(self, node: str) -> list[str]:
+        """Pods that are expected there."""
+        return [key for key, (_, where) in self._expected.items() if where == node]
+
+    def where(self, key: str) -> str:
+        return self._where.get(key, "")
+
+    @contextmanager
+    def as_seen_by(self, pod: Pod) -> Iterator[None]:
+        """With the pods that are expected somewhere and that this one may not push aside."""
+        own = priority_of(pod)
+        guests = [
+            guest
+            for guest, node in self._expected.values()
+            if guest.key != pod.key and guest.key not in self._where and priority_of(guest) >= own
+        ]
+        for guest in guests:
+            self._enter(taken_by(guest), self._expected[guest.key][1])
+        try:
+            yield
+        finally:
+            for guest in guests:
+                self.drop_pod(guest.key)
+
+    # --- pods and their like
+
+    def count(self, group: Group) -> Mapping[str, int]:
+        """By node: pods of the group."""
+        return self.crowd.count(group, self._everybody())
+
+    def _everybody(self) -> Iterator[tuple[Pod, str]]:
+        for name, info in self._infos.items():
+            for taken in info.pods.values():
+                yield taken.pod, name
+
+    def domains(self, counts: Mapping[str, int], key: str) -> Counter[str]:
+        """Counts by node, as counts by the value of a label of the nodes."""
+        found: Counter[str] = Counter()
+        for name, count in counts.items():
+            value = self._infos[name].labels.get(key) if name in self._infos else None
+            if value is not None:
+                found[value] += count
+        return found
 
     def __iter__(self) -> Iterator[Info]:
         return iter(self.nodes)

@@ -54,6 +54,11 @@ class Refused:
         for name in self._woken.get(kind, ()):
             yield from list(self._by_filter[name])
 
+    def by(self, *names: str) -> Iterator[str]:
+        """Those whom one of these filters refused."""
+        for name in names:
+            yield from list(self._by_filter.get(name, ()))
+
     def drop(self, key: str) -> None:
         record = self._records.pop(key, None)
         if record is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.policy import PodDisruptionBudget
 from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
 from volplane.scheduler.ledger import Ledger
 
@@ -26,3 +27,4 @@ class World(Struct, frozen=True):
     csi_node: Callable[[str], CSINode | None]
     capacities: Callable[[str], Iterable[CSIStorageCapacity]]  # by class
     attached: Callable[[str], Iterable[str]]  # by node: names of volumes that a VolumeAttachment puts there
+    budgets: Callable[[str], Iterable[PodDisruptionBudget]] = lambda namespace: ()

@@ -7,12 +7,14 @@ hands out a check of single nodes. To add one, write its file and put it into `F
 from __future__ import annotations
 
 from volplane.scheduler.filters import (
+    inter_pod_affinity,
     node_affinity,
     node_name,
     node_ports,
     node_resources,
     node_unschedulable,
     taint_toleration,
+    topology_spread,
     volume_binding,
     volume_limits,
     volume_restrictions,
@@ -31,4 +33,6 @@ FILTERS: tuple[Filter, ...] = (
     volume_limits.FILTER,
     volume_binding.FILTER,
     volume_zone.FILTER,
+    topology_spread.FILTER,
+    inter_pod_affinity.FILTER,
 )

@@ -1,0 +1,172 @@
+"""Whom a pod may push aside when no node has room for it, and where the least harm is done.
+
+On every node that eviction could help, all pods of lower priority are thought away; if the pod fits then,
+they are brought back one by one, the important ones first, as long as it still fits. Who cannot come back is
+a victim. The subtle thing: everything is tried on the real books and put back before anybody else looks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from volplane.api.core import Pod
+from volplane.api.policy import PodDisruptionBudget
+from volplane.rules import disruption
+from volplane.scheduler.filters.base import No
+from volplane.scheduler.ledger import Info, Ledger, Taken, priority_of
+from volplane.scheduler.world import World
+
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
+NO_VICTIMS = "No preemption victims found for incoming pod"
+NEVER = "not eligible due to preemptionPolicy=Never."
+UNDER_WAY = "not eligible due to a terminating pod on the nominated node."
+ENOUGH = 100  # nodes that are compared
+
+Fits = Callable[[Info], No | None]  # all filters, prepared anew, on one node
+
+
+class Eviction(Struct, frozen=True):
+    node: str
+    victims: tuple[Pod, ...]  # the most important first
+    broken: int = 0  # victims that a disruption budget would rather have kept
+
+
+class Nothing(Struct, frozen=True):
+    """Nobody is pushed aside; `text` says why in the scheduler's words."""
+
+    text: str
+    waiting: bool = False  # victims of an earlier decision are on their way out
+
+
+def attempt(pod: Pod, world: World, refused: Mapping[str, No], fits: Fits) -> Eviction | Nothing:
+    if pod.spec.preemption_policy == "Never":
+        return Nothing(NEVER)
+    if _is_under_way(pod, world, refused):
+        return Nothing(UNDER_WAY, waiting=True)
+    candidates: list[Eviction] = []
+    reasons: Counter[str] = Counter()
+    for name, no in refused.items():
+        info = world.ledger.node(name)
+        if no.final or info is None:
+            reasons[NOT_HELPFUL] += 1
+            continue
+        found = _on(info, pod, world, fits)
+        if isinstance(found, Eviction):
+            candidates.append(found)
+            if len(candidates) == ENOUGH:
+                break
+        else:
+            reasons.update(found.reasons)
+    if candidates:
+        return min(candidates, key=harm)
+    return Nothing(f"0/{len(refused)} nodes are available: {listed(reasons)}.")
+
+
+def listed(reasons: Mapping[str, int]) -> str:
+    return ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+
+
+def _is_under_way(pod: Pod, world: World, refused: Mapping[str, No]) -> bool:
+    chosen = world.ledger.expected_on(pod.key)
+    info = world.ledger.node(chosen) if chosen else None
+    if info is None or (chosen in refused and refused[chosen].final):
+        return False
+    own = priority_of(pod)
+    return any(t.pod.is_deleting and priority_of(t.pod) < own for t in info.pods.values())
+
+
+def harm(eviction: Eviction) -> tuple[object, ...]:
+    """Budgets first, then how important the victims are, then how many, then how long they have run."""
+    priorities = [priority_of(v) for v in eviction.victims]
+    most = max(priorities)
+    oldest = min(_since(v) for v in eviction.victims if priority_of(v) == most)
+    age = tuple(-ord(c) for c in oldest)  # the one that has run the shortest goes
+    return eviction.broken, most, sum(priorities), len(priorities), age, eviction.node
+
+
+def _since(pod: Pod) -> str:
+    return pod.status.start_time or pod.metadata.creation_timestamp or ""
+
+
+def _importance(pod: Pod) -> tuple[int, str]:
+    return -priority_of(pod), _since(pod)
+
+
+def _on(info: Info, pod: Pod, world: World, fits: Fits) -> Eviction | No:
+    own = priority_of(pod)
+    if not info.priorities or min(info.priorities) >= own:
+        return No((NO_VICTIMS,))
+    # A pod that is only promised to the node is nobody's victim: its own decision is still under way.
+    lower = [t.pod for t in info.pods.values() if priority_of(t.pod) < own and t.pod.spec.node_name]
+    if not lower:
+        return No((NO_VICTIMS,))
+    with _trial(world.ledger, info.name) as trial:
+        for each in lower:
+            trial.remove(each.key)
+        no = fits(info)
+        if no is not None:
+            return no
+        broken, harmless = _by_budget(sorted(lower, key=_importance), world)
+        victims = [each for each in broken if not trial.reprieve(each.key, info, fits)]
+        count = len(victims)
+        victims += [each for each in harmless if not trial.reprieve(each.key, info, fits)]
+    if not victims:
+        return No((NO_VICTIMS,))  # the pods that were thought away were not in its way
+    return Eviction(info.name, tuple(sorted(victims, key=_importance)), count)
+
+
+def _by_budget(pods: Sequence[Pod], world: World) -> tuple[list[Pod], list[Pod]]:
+    """Those whose eviction breaks a budget, and the others."""
+    left: dict[str, int] = {}
+    broken: list[Pod] = []
+    harmless: list[Pod] = []
+    for pod in pods:
+        breaks = False
+        for budget in _budgets(pod, world.budgets(pod.namespace)):
+            if pod.name in budget.status.disrupted_pods:
+                continue  # its eviction is counted already
+            allowed = left.get(budget.key, budget.status.disruptions_allowed) - 1
+            left[budget.key] = allowed
+            breaks |= allowed < 0
+        (broken if breaks else harmless).append(pod)
+    return broken, harmless
+
+
+def _budgets(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> Iterator[PodDisruptionBudget]:
+    # A pod without labels, and a budget without a selector, have nothing to do with each other.
+    return (b for b in budgets if pod.metadata.labels and disruption.covers(b, pod))
+
+
+class _Trial:
+    """Pods of one node that are thought away."""
+
+    def __init__(self, ledger: Ledger, node: str) -> None:
+        self.ledger, self.node = ledger, node
+        self.away: dict[str, Taken] = {}
+
+    def remove(self, key: str) -> None:
+        self.away[key] = self.ledger.take_out(key)
+
+    def restore(self, key: str) -> None:
+        self.ledger.put_back(self.away.pop(key), self.node)
+
+    def reprieve(self, key: str, info: Info, fits: Fits) -> bool:
+        self.restore(key)
+        if fits(info) is None:
+            return True
+        self.remove(key)
+        return False
+
+
+@contextmanager
+def _trial(ledger: Ledger, node: str) -> Iterator[_Trial]:
+    trial = _Trial(ledger, node)
+    try:
+        yield trial
+    finally:
+        for key in list(trial.away):
+            trial.restore(key)

@@ -7,12 +7,16 @@ driver's socket on the node. The programs themselves are those of the machine: a
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.support import peers
-from tests.support.up import Stuck, Up, wait_until
+from tests.support.up import VOLPLANE, Stuck, Up, wait_until
 from volplane.controllers import manager
 
 NODE = "worker-1"
@@ -29,6 +33,7 @@ class Stage:
     def __init__(self, up: Up) -> None:
         self.up = up
         self.programs: list[tuple[str, str]] = []  # (namespace, pod)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     # --- programs
 
@@ -97,14 +102,37 @@ class Stage:
 
     def attacher(self, driver: str) -> None:
         """Upstream's where this machine has it, else ours; each with an account of its own."""
-        account = thing("v1", "ServiceAccount", "csi-attacher")
-        subject = {"kind": "ServiceAccount", "name": "csi-attacher", "namespace": "default"}
-        role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "ebs-external-attacher-role"}
-        binding = thing(f"{RBAC}/v1", "ClusterRoleBinding", "csi-attacher", subjects=[subject], roleRef=role)
-        self.apply(account, binding)
+        self.account("csi-attacher", "ebs-external-attacher-role")
         theirs = peers.find("csi-attacher") is not None
         program = "csi-attacher" if theirs else f"{BUILT_IN}csi-attacher"
         self.sidecar(program, driver, "-v=5", account="csi-attacher")
+
+    def ours(self, role: str, driver: str, *flags: str, account: str) -> None:
+        """One of our roles as a process, with a kubeconfig that has an account's token."""
+        address = self.up.directory / "n" / "1" / "plugins" / driver / "csi.sock"
+        arguments = [f"--kubeconfig={self._login(account)}", f"--csi-address={address}", *flags]
+        with (self.up.directory / f"{role}.log").open("ab") as log:
+            self.processes[role] = subprocess.Popen(
+                [VOLPLANE, role, *arguments], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def _login(self, account: str) -> str:
+        admin = yaml.safe_load(Path(self.up.kubeconfig).read_text())
+        asked = [peers.path("kubectl"), "--kubeconfig", self.up.kubeconfig, "create", "token", account]
+        token = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        admin["users"] = [{"name": admin["users"][0]["name"], "user": {"token": token}}]
+        path = self.up.directory / f"{account}.kubeconfig"
+        path.write_text(yaml.safe_dump(admin))
+        path.chmod(0o600)
+        return str(path)
+
+    def account(self, name: str, *roles: str) -> None:
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
+        self.apply(thing("v1", "ServiceAccount", name))
+        for role in roles:
+            given = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
+            binding = f"{name}-{role}"
+            self.apply(thing(f"{RBAC}/v1", "ClusterRoleBinding", binding, subjects=[subject], roleRef=given))
 
     def snapshot_controller(self) -> None:
         made = container("snapshot-controller", ["-v=5"], mounts={})
@@ -189,6 +217,9 @@ class Stage:
                 "logs", name, "-n", namespace, "--all-containers", "--tail=40", check=False
             )
             said.append(f"--- {name}\n{logs}")
+        for role in self.processes:
+            lines = (self.up.directory / f"{role}.log").read_text(errors="replace").splitlines()
+            said.append("\n".join((f"--- {role}", *lines[-40:])))
         return "\n".join(said)
 
     # --- the end
@@ -198,6 +229,12 @@ class Stage:
         for what in ("pod -l role=user", "volumesnapshot --all", "pvc --all"):
             self.up.kubectl("delete", *what.split(), "--timeout=60s", "--ignore-not-found", check=False)
         self.gone("pv")
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for role, process in self.processes.items():
+            assert process.wait(60) == 0, f"{role} ended with {process.returncode}"
 
 
 def without_snapshot_controller() -> list[str]:
@@ -210,8 +247,11 @@ def without_snapshot_controller() -> list[str]:
 def staged(*arguments: str, nodes: int = 1) -> Iterator[Stage]:
     with Up(*arguments, nodes=nodes) as up:
         stage = Stage(up)
-        yield stage
-        stage.clean_up()
+        try:
+            yield stage
+            stage.clean_up()
+        finally:
+            stage.stop()
     assert up.leftovers() == {}
 
 

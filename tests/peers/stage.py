@@ -42,7 +42,9 @@ class Stage:
             self.up.kubectl("apply", "-f", str(manifest))
 
     def definitions(self) -> None:
-        """The kinds of snapshots, from upstream's own definitions."""
+        """The kinds of snapshots from upstream's own definitions, in place of ours."""
+        ours = [crd["metadata"]["name"] for crd in self.up.items("crd")]
+        self.delete("crd", *(name for name in ours if name.endswith("snapshot.storage.k8s.io")))
         for manifest in peers.manifests("snapshot-controller", "config/crd/*snapshot*.yaml"):
             self.up.kubectl("apply", "-f", str(manifest))
         for kind in ("volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"):

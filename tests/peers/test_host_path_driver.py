@@ -1,6 +1,6 @@
 """Our sidecars and node with upstream's host-path driver: a volume's life from claim to deletion.
 
-The sidecars are processes of their own with the roles that upstream's ask for, and what ours need beyond.
+The sidecars are processes of their own, each with the role that it has in the EBS driver's deployment.
 """
 
 from __future__ import annotations
@@ -14,21 +14,17 @@ from tests.peers import stage as stages
 from tests.peers import stories
 from tests.peers.stage import HOSTPATH, Stage
 
-PEERS = ("kubectl", "hostpathplugin", "csi-resizer", "csi-snapshotter", "snapshot-controller")
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer(*PEERS)]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl", "hostpathplugin")]
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     with stages.staged() as stage:
-        stage.definitions()
-        stage.roles("csi-resizer", "rbac.yaml")
-        stage.roles("csi-snapshotter", "rbac-csi-snapshotter.yaml")
         stage.hostpath()
         stage.account("our-provisioner", "ebs-external-provisioner-role")
         stage.account("our-attacher", "ebs-external-attacher-role")
-        stage.account("our-resizer", "external-resizer-runner")
-        stage.account("our-snapshotter", "external-snapshotter-runner")
+        stage.account("our-resizer", "ebs-external-resizer-role")
+        stage.account("our-snapshotter", "ebs-external-snapshotter-role")
         stage.ours("provisioner", HOSTPATH, account="our-provisioner")
         stage.ours("attacher", HOSTPATH, account="our-attacher")
         stage.ours("resizer", HOSTPATH, account="our-resizer")

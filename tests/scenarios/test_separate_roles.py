@@ -44,13 +44,29 @@ spec:
             storage: 1Gi
 """
 
+SNAPSHOT = """
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata:
+  name: moment
+spec:
+  source:
+    persistentVolumeClaimName: data-s-0
+"""
+GROWN = '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'
+
 
 def test_a_story_of_separate_roles_ends_without_a_refusal() -> None:
     cluster = Up("--separate", nodes=2)
     with cluster as up:
         up.apply(SET)
         wait_until("both pods run", lambda: _ready(up) == 2, 60)
+        up.apply(SNAPSHOT)
+        wait_until("the snapshot is ready", lambda: _is_ready(up), 60)
+        up.kubectl("delete", "volumesnapshot", "moment", "--timeout=60s")
         up.kubectl("delete", "statefulset", "s", "--timeout=60s")
+        up.kubectl("patch", "pvc", "data-s-0", "-p", GROWN)
+        wait_until("the volume has grown", lambda: _has_grown(up), 60)
         up.kubectl("delete", "pvc", "--all", "--timeout=60s")
         wait_until("no volume is left", lambda: up.kubectl("get", "pv", "-o", "name") == "", 60)
         told = up.kubectl("get", "--raw", "/metrics").splitlines()
@@ -62,6 +78,15 @@ def test_a_story_of_separate_roles_ends_without_a_refusal() -> None:
             answer = up.kubectl("auth", "can-i", "*", "*", f"--as={role}", *groups, check=False)
             assert answer.strip() == "no"
     assert cluster.leftovers() == {}
+
+
+def _is_ready(up: Up) -> bool:
+    return bool(up.get("volumesnapshot", "moment").get("status", {}).get("readyToUse"))
+
+
+def _has_grown(up: Up) -> bool:
+    status = up.get("pvc", "data-s-0")["status"]
+    return bool(status.get("allocatedResourceStatuses") == {"storage": "NodeResizePending"})
 
 
 def _is_refusal(line: str) -> bool:

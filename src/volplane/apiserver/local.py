@@ -225,4 +225,7 @@ def _typed(of: type[T], obj: Any) -> T:
 
 
 def _given(entry: Entry, obj: Resource) -> Any:
-    return canonical(obj) if entry.kind.type is not None else codec.builtins(obj)
+    if entry.kind.type is not None:
+        return canonical(obj)
+    plain: dict[str, Any] = msgspec.json.decode(codec.encode(obj))  # lists as JSON has them, not tuples
+    return plain

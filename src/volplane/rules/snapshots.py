@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from volplane.api import names
-from volplane.api.core import SecretReference
+from volplane.api.core import PersistentVolumeClaim, SecretReference
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.rules.templates import BadTemplate, resolve
 
@@ -87,6 +87,14 @@ def in_group(content: VolumeSnapshotContent) -> bool:
     )
 
 
+def restored_from(claim: PersistentVolumeClaim) -> list[str]:
+    """The snapshot that a claim is filled from; an index function."""
+    source = claim.spec.data_source
+    if source is None or source.kind != "VolumeSnapshot" or source.api_group != GROUP:
+        return []
+    return [f"{claim.namespace}/{source.name}"]
+
+
 # --- classes
 
 
@@ -144,7 +152,12 @@ def secret(
     return SecretReference(name=name, namespace=namespace)
 
 
-# --- times
+# --- names and times
+
+
+def named(prefix: str, length: int, uid: str) -> str:
+    """The name that a driver knows a snapshot by: the same at each try."""
+    return f"{prefix}-{uid}" if length == -1 else f"{prefix}-{uid.replace('-', '')[:length]}"
 
 
 def stamp(nanoseconds: int) -> str:

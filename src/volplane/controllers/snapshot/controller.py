@@ -1,8 +1,8 @@
 """Snapshots get their contents and follow them: a key is a snapshot, with every content that names it.
 
 Upstream keeps two queues and polls where they meet. Here what a snapshot waits for wakes it: its content, its
-claim, a class, a claim that is restored from it. The subtle thing: custom resources know no strategic patch,
-so lists (finalizers) are written over the very version that was seen.
+claim, a class, a claim that is restored from it. The subtle thing: an error that we tell on a snapshot is no
+news to us, or it would cut its own pause short.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from volplane.api.snapshot import (
     VolumeSnapshotClass,
     VolumeSnapshotContent,
 )
-from volplane.base import clock, trace
+from volplane.base import trace
 from volplane.client.client import Client
 from volplane.controllers.snapshot import plan as plans
 from volplane.controllers.snapshot.defined import defined
@@ -38,18 +38,16 @@ from volplane.controllers.snapshot.plan import (
 )
 from volplane.controllers.snapshot.settings import Settings
 from volplane.controllers.snapshot.timing import Operations
-from volplane.loops.controller import Controller, Refused
+from volplane.controllers.snapshot.writing import COMPONENT, Writer
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import snapshots, topology
-from volplane.rules.steps import UNTIL_CHANGED, Say, Wait
+from volplane.rules.steps import Say, Wait
 
 log = logging.getLogger(__name__)
 
-COMPONENT = "snapshot-controller"
 
-
-class Snapshots(Controller[str]):
+class Snapshots(Writer):
     name = COMPONENT
 
     def __init__(
@@ -76,7 +74,7 @@ class Snapshots(Controller[str]):
         self.by_ref = self.contents.index("snapshot", lambda c: [snapshots.snapshot_key(c)])
         self.by_claim = self.snapshots.index("claim", _source)
         self.unbound = self.snapshots.index("unbound", lambda s: [] if snapshots.bound_name(s) else ["all"])
-        self.restores = self.claims.index("restored from", restored_from)
+        self.restores = self.claims.index("restored from", snapshots.restored_from)
         if self.settings.enable_distributed_snapshotting:
             self.nodes = self.watch(Node)
         if self.settings.groups:
@@ -117,7 +115,7 @@ class Snapshots(Controller[str]):
         if claim is None or old is new or _claim_facts(old) == _claim_facts(new):
             return
         yield from (s.key for s in self.by_claim[claim.key] if not snapshots.is_ready(s))
-        for key in restored_from(old) if old is not None else ():
+        for key in snapshots.restored_from(old) if old is not None else ():
             snapshot = self.snapshots.at(key)
             if snapshot is not None and snapshot.is_deleting:
                 yield key
@@ -134,8 +132,8 @@ class Snapshots(Controller[str]):
 
     async def reconcile(self, key: str) -> None:
         for content in self.by_ref[key]:
-            for settle in plans.plan_content(content):
-                await self._settle(content, settle)
+            for held in plans.plan_content(content):
+                await self.settle(content, held.finalizers)
         snapshot = self.snapshots.at(key)
         if snapshot is None:
             return
@@ -187,7 +185,7 @@ class Snapshots(Controller[str]):
         """The snapshot as it is afterwards."""
         match step:
             case Settle():
-                snapshot = await self._settle(snapshot, step) or snapshot
+                snapshot = await self._settle(snapshot, step)
             case HoldClaim():
                 await self._patch_claim(world.claim, {"finalizers": [snapshots.CLAIM_AS_SOURCE]})
             case FreeClaim():
@@ -199,14 +197,17 @@ class Snapshots(Controller[str]):
                 await self._bind(snapshot, world.content)
             case Follow(status):
                 self.times.end(snapshot, status)
-                await self._patch_status(snapshot, status)
-            case Fail():
-                await self._fail(snapshot, step)
+                await self.tell(snapshot, status)
+            case Fail(reason, message, unready, final):
+                error = snapshot.status.error if snapshot.status is not None else None
+                await self.fail(snapshot, error, reason, message, unready=unready, final=final)
             case MarkDeleting():
+                assert world.content is not None
                 notes = {"annotations": {snapshots.BEING_DELETED: snapshots.YES}}
-                await self._patch_content(world.content, {"metadata": notes})
+                await self.patch(world.content, {"metadata": notes})
             case DeleteContent():
-                await self._delete_content(snapshot, world.content)
+                assert world.content is not None
+                await self.drop(world.content)
             case Say(type, reason, message):
                 self.events.event(snapshot, type, reason, message)
             case Wait(seconds, why):
@@ -217,21 +218,11 @@ class Snapshots(Controller[str]):
 
     # --- what is written
 
-    async def _settle(self, obj: Any, step: Settle) -> Any:
-        patch: dict[str, Any] = {"metadata": {"finalizers": list(step.finalizers)}}
-        if step.class_name is not None:
-            patch["spec"] = {"volumeSnapshotClassName": step.class_name}
-        if obj.is_deleting and isinstance(obj, VolumeSnapshot):
-            self.times.finished(obj, "DeleteSnapshot")
-        return await self.client.patch(
-            type(obj),
-            obj.name,
-            obj.namespace,
-            merge=patch,
-            uid=obj.uid,
-            revision=obj.metadata.resource_version,
-            missing_ok=True,
-        )
+    async def _settle(self, snapshot: VolumeSnapshot, step: Settle) -> VolumeSnapshot:
+        if snapshot.is_deleting:
+            self.times.finished(snapshot, "DeleteSnapshot")
+        chosen = {"volumeSnapshotClassName": step.class_name} if step.class_name is not None else None
+        return await self.settle(snapshot, step.finalizers, chosen)
 
     async def _patch_claim(self, claim: PersistentVolumeClaim | None, metadata: Mapping[str, Any]) -> None:
         assert claim is not None
@@ -258,63 +249,12 @@ class Snapshots(Controller[str]):
         if (name := snapshot.spec.volume_snapshot_class_name) is not None:
             spec["volumeSnapshotClassName"] = name
         assert content is not None
-        await self._patch_content(content, {"spec": spec}, content.metadata.resource_version)
-
-    async def _patch_content(
-        self, content: VolumeSnapshotContent | None, patch: Mapping[str, Any], revision: str = ""
-    ) -> None:
-        assert content is not None
-        await self.client.patch(
-            VolumeSnapshotContent,
-            content.name,
-            merge=patch,
-            uid=content.uid,
-            revision=revision,
-            missing_ok=True,
-        )
-
-    async def _delete_content(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None) -> None:
-        assert content is not None
-        with trace.span(COMPONENT, "delete content", f"snapshot/{snapshot.key}"):
-            await self.client.delete(VolumeSnapshotContent, content.name, uid=content.uid, missing_ok=True)
-
-    async def _patch_status(self, snapshot: VolumeSnapshot, status: Mapping[str, Any]) -> None:
-        with trace.span(COMPONENT, "status", f"snapshot/{snapshot.key}"):
-            await self.client.patch(
-                VolumeSnapshot,
-                snapshot.name,
-                snapshot.namespace,
-                merge={"status": status},
-                subresource="status",
-                uid=snapshot.uid,
-                missing_ok=True,
-            )
-
-    async def _fail(self, snapshot: VolumeSnapshot, step: Fail) -> None:
-        """Told once: the same again is neither written nor said."""
-        error = snapshot.status.error if snapshot.status is not None else None
-        if error is None or error.message != step.message:
-            status: dict[str, Any] = {"error": {"time": clock.stamp(), "message": step.message}}
-            if step.unready:
-                status["readyToUse"] = False
-            self.events.warning(snapshot, step.reason, step.message)
-            await self._patch_status(snapshot, status)
-        if not step.final:
-            raise Refused(step.message)
-        self.queue.later(snapshot.key, UNTIL_CHANGED, step.message)
+        await self.patch(content, {"spec": spec}, revision=content.metadata.resource_version)
 
 
 def _source(snapshot: VolumeSnapshot) -> list[str]:
     name = snapshot.spec.source.persistent_volume_claim_name
     return [f"{snapshot.namespace}/{name}"] if name is not None else []
-
-
-def restored_from(claim: PersistentVolumeClaim) -> list[str]:
-    """The snapshot that a claim is filled from; an index function."""
-    source = claim.spec.data_source
-    if source is None or source.kind != "VolumeSnapshot" or source.api_group != snapshots.GROUP:
-        return []
-    return [f"{claim.namespace}/{source.name}"]
 
 
 def _names(snapshot: VolumeSnapshot, content: str) -> bool:

@@ -6,9 +6,11 @@ import asyncio
 import socket
 
 from volplane.client.client import Client
-from volplane.controllers.snapshot.controller import COMPONENT, Snapshots
+from volplane.controllers.snapshot.controller import Snapshots
 from volplane.controllers.snapshot.defined import defined
+from volplane.controllers.snapshot.groups.controller import Groups
 from volplane.controllers.snapshot.settings import Settings
+from volplane.controllers.snapshot.writing import COMPONENT
 from volplane.loops.controller import Unable
 from volplane.loops.events import Recorder
 from volplane.loops.health import alive, health
@@ -30,8 +32,10 @@ async def run(
         raise Unable("failed to find the CRDs of snapshots: apply them first") from None
 
     async def work() -> None:
-        async with Recorder(client, COMPONENT) as events:
-            await Snapshots(client, settings, events=events).run()
+        async with Recorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
+            tasks.create_task(Snapshots(client, settings, events=events).run())
+            if settings.groups:
+                tasks.create_task(Groups(client, settings, events=events).run())
 
     checks = {"/healthz/leader-election": alive}
     async with health(settings.http_endpoint, checks, settings.metrics_path):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from volplane.api.names import sanitize_driver
 from volplane.client.client import Client
+from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.loops.controller import Unable
 from volplane.loops.events import Recorder
 from volplane.sidecars import Driver, beside
-from volplane.sidecars.snapshotter.controller import COMPONENT, Contents
+from volplane.sidecars.snapshotter.asking import COMPONENT
+from volplane.sidecars.snapshotter.controller import Contents
+from volplane.sidecars.snapshotter.groups.controller import GroupContents
 from volplane.sidecars.snapshotter.settings import Settings
 
 __all__ = ["Settings", "run"]
@@ -36,8 +40,11 @@ async def run(
     async def work(driver: Driver) -> None:
         if "CREATE_DELETE_SNAPSHOT" not in driver.controller:
             raise Unable("CSI driver does not support ControllerCreateSnapshot")
-        async with Recorder(client, f"csi-snapshotter {driver.name}") as events:
-            await Contents(client, driver, settings, events=events, node=mine).run()
+        groups = settings.groups and await _groups(driver, settings)
+        async with Recorder(client, f"csi-snapshotter {driver.name}") as events, asyncio.TaskGroup() as tasks:
+            tasks.create_task(Contents(client, driver, settings, events=events, node=mine).run())
+            if groups:
+                tasks.create_task(GroupContents(client, driver, settings, events=events).run())
 
     await beside(
         client,
@@ -49,3 +56,14 @@ async def run(
         identity=identity,
         namespace=namespace,
     )
+
+
+async def _groups(driver: Driver, settings: Settings) -> bool:
+    if "GROUP_CONTROLLER_SERVICE" not in driver.plugin:
+        return False
+    answer = await driver.call(
+        "GroupControllerGetCapabilities", v1.GroupControllerGetCapabilitiesRequest(), timeout=settings.timeout
+    )
+    kinds = v1.GroupControllerServiceCapability.RPC
+    wanted = kinds.CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
+    return any(c.HasField("rpc") and c.rpc.type == wanted for c in answer.capabilities)

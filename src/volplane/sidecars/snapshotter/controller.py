@@ -6,44 +6,40 @@ yet is no failure, but it is looked at again like one, later and later.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, assert_never
 
 from volplane.api.core import SecretReference
 from volplane.api.snapshot import VolumeSnapshotClass, VolumeSnapshotContent
-from volplane.base import clock, trace
+from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Refused
 from volplane.loops.events import Recorder
-from volplane.loops.queue import Backoff
 from volplane.rules import snapshots
 from volplane.sidecars import Driver, secrets
 from volplane.sidecars.snapshotter import plan as plans
+from volplane.sidecars.snapshotter.asking import COMPONENT, Asker, quoted
 from volplane.sidecars.snapshotter.plan import Delete, Fail, Look, Release, Take, Unmark
 from volplane.sidecars.snapshotter.settings import Settings
 
 log = logging.getLogger(__name__)
 
-COMPONENT = "csi-snapshotter"
 FIRST, LATER = "SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"
 BILLION = 1_000_000_000
 
 
-class Contents(Controller[str]):
+class Contents(Asker):
     name = COMPONENT
+    mark_as = snapshots.BEING_CREATED
+    finalizer = snapshots.CONTENT_BOUND
 
     def __init__(
         self, client: Client, driver: Driver, settings: Settings, *, events: Recorder, node: str | None = None
     ) -> None:
-        self.workers = settings.worker_threads
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        self.resync = settings.resync_period
-        super().__init__(client, events=events)
-        self.driver, self.settings = driver, settings
+        super().__init__(client, driver, settings, events=events)
         self.facts = plans.Driver(
             driver.name,
             prefix=settings.snapshot_name_prefix,
@@ -83,9 +79,9 @@ class Contents(Controller[str]):
                 case Delete(handle, secret):
                     content = await self._delete(content, handle, secret)
                 case Unmark():
-                    await self._mark(content, present=False)
+                    await self.mark(content, present=False)
                 case Release():
-                    await self._release(content)
+                    await self.release(content)
                 case Fail(why, first):
                     await self._fail(content, why, first=first)
                 case _:
@@ -95,24 +91,24 @@ class Contents(Controller[str]):
 
     async def _take(self, content: VolumeSnapshotContent, step: Take) -> None:
         try:
-            credentials = await self._secrets(content, step.secret)
+            credentials = await self.secrets(content, step.secret)
         except Refused as error:
             why = f"failed to get input parameters to create snapshot for content {content.name}: "
-            return await self._fail(content, why + _quoted(error), first=step.first)
-        await self._mark(content, present=True)
+            return await self._fail(content, why + quoted(error), first=step.first)
+        await self.mark(content, present=True)
         request = v1.CreateSnapshotRequest(
             source_volume_id=step.volume, name=step.name, secrets=credentials, parameters=step.parameters
         )
         log.info("Creating snapshot", extra={"content": content.name, "volumeHandle": step.volume})
         try:
-            reply = await self._call("CreateSnapshot", request, content)
+            reply = await self.call("CreateSnapshot", request, content)
         except CallError as error:
             if classify(error).settled:
-                await self._mark(content, present=False)
-            why = f"failed to take snapshot of the volume {step.volume}: {_quoted(error)}"
+                await self.mark(content, present=False)
+            why = f"failed to take snapshot of the volume {step.volume}: {quoted(error)}"
             return await self._fail(content, why, first=step.first)
         await self._tell(content, reply.snapshot)
-        await self._mark(content, present=False)
+        await self.mark(content, present=False)
         self._look_again(content, ready=reply.snapshot.ready_to_use)
 
     async def _look(
@@ -124,7 +120,7 @@ class Contents(Controller[str]):
                 request = v1.ListSnapshotsRequest(
                     snapshot_id=handle, secrets=await secrets(self.client, secret)
                 )
-                page = await self._call("ListSnapshots", request, content)
+                page = await self.call("ListSnapshots", request, content)
             except (CallError, Refused) as error:
                 return await self._fail(content, str(error), first=False)
             if not page.entries:
@@ -157,18 +153,13 @@ class Contents(Controller[str]):
             status["volumeGroupSnapshotHandle"] = snapshot.group_snapshot_id
         if snapshot.ready_to_use and now is not None and now.error is not None:
             status["error"] = None
-        with trace.span(COMPONENT, "told", f"content/{content.name}"):
-            await self._patch_status(content, status)
+        await self.tell(content, status)
 
     async def _fail(self, content: VolumeSnapshotContent, why: str, *, first: bool) -> None:
-        reason = FIRST if first else LATER
-        told = f"Failed to create snapshot: {why}" if first else _later(why)
         error = content.status.error if content.status is not None else None
-        if error is None or error.message != told:
-            self.events.warning(content, reason, told)
-            status = {"error": {"time": clock.stamp(), "message": told}, "readyToUse": False}
-            await self._patch_status(content, status)
-        raise Refused(told)
+        if first:
+            await self.fail(content, error, FIRST, f"Failed to create snapshot: {why}")
+        await self.fail(content, error, LATER, f"Failed to check and update snapshot content: {why}")
 
     # --- going
 
@@ -176,74 +167,19 @@ class Contents(Controller[str]):
         self, content: VolumeSnapshotContent, handle: str, secret: SecretReference | None
     ) -> VolumeSnapshotContent:
         try:
-            credentials = await self._secrets(content, secret)
+            credentials = await self.secrets(content, secret)
         except Refused:
             self.events.warning(content, "SnapshotDeleteError", "Failed to get snapshot credentials")
             raise
         request = v1.DeleteSnapshotRequest(snapshot_id=handle, secrets=credentials)
         try:
-            await self._call("DeleteSnapshot", request, content)
+            await self.call("DeleteSnapshot", request, content)
         except CallError as error:
             self.events.warning(content, "SnapshotDeleteError", "Failed to delete snapshot")
             raise Refused(f'failed to delete snapshot "{content.name}", err: {error}') from error
         log.info("Snapshot deleted", extra={"content": content.name, "snapshotHandle": handle})
         gone = dict.fromkeys(("snapshotHandle", "readyToUse", "creationTime", "restoreSize"))
-        return await self._patch_status(content, gone) or content
-
-    async def _release(self, content: VolumeSnapshotContent) -> None:
-        left = [f for f in content.metadata.finalizers if f != snapshots.CONTENT_BOUND]
-        with trace.span(COMPONENT, "release content", f"content/{content.name}"):
-            await self.client.patch(
-                VolumeSnapshotContent,
-                content.name,
-                merge={"metadata": {"finalizers": left}},
-                uid=content.uid,
-                revision=content.metadata.resource_version,
-                missing_ok=True,
-            )
-
-    # --- what all have in common
-
-    async def _secrets(
-        self, content: VolumeSnapshotContent, reference: SecretReference | None
-    ) -> dict[str, str]:
-        if reference is not None and not (reference.name and reference.namespace):
-            why = "err: secret name or namespace not specified"
-            raise Refused(f'cannot retrieve secrets for snapshot content "{content.name}", {why}')
-        try:
-            return await secrets(self.client, reference)
-        except Refused as error:
-            log.warning("no credentials for content %s: %s", content.name, error)
-            raise Refused(f'cannot get credentials for snapshot content "{content.name}"') from error
-
-    async def _mark(self, content: VolumeSnapshotContent, *, present: bool) -> None:
-        """Intent before effect: asked for, and not yet answered for good."""
-        if present and snapshots.BEING_CREATED in content.metadata.annotations:
-            return
-        notes = {snapshots.BEING_CREATED: snapshots.YES if present else None}
-        await self.client.patch(
-            VolumeSnapshotContent,
-            content.name,
-            merge={"metadata": {"annotations": notes}},
-            uid=content.uid,
-            missing_ok=not present,
-        )
-
-    async def _patch_status(
-        self, content: VolumeSnapshotContent, status: Mapping[str, Any]
-    ) -> VolumeSnapshotContent | None:
-        return await self.client.patch(
-            VolumeSnapshotContent,
-            content.name,
-            merge={"status": status},
-            subresource="status",
-            uid=content.uid,
-            missing_ok=True,
-        )
-
-    async def _call(self, method: str, request: Any, content: VolumeSnapshotContent) -> Any:
-        subject = f"content/{content.name}"
-        return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
+        return await self.tell(content, gone) or content
 
 
 def _class_of(content: VolumeSnapshotContent) -> list[str]:
@@ -256,11 +192,3 @@ def _nanoseconds(snapshot: v1.Snapshot) -> int:
     if snapshot.HasField("creation_time") and (told.seconds or told.nanos):
         return int(told.seconds * BILLION + told.nanos)
     return int(clock.wall().timestamp() * BILLION)
-
-
-def _later(why: str) -> str:
-    return f"Failed to check and update snapshot content: {why}"
-
-
-def _quoted(error: Exception) -> str:
-    return json.dumps(str(error), ensure_ascii=False)

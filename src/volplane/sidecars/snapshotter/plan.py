@@ -125,7 +125,7 @@ def _take(content: VolumeSnapshotContent, found: VolumeSnapshotClass | None, dri
         parameters[f"{snapshots.PREFIX}volumesnapshot/name"] = ref.name
         parameters[f"{snapshots.PREFIX}volumesnapshot/namespace"] = ref.namespace
         parameters[f"{snapshots.PREFIX}volumesnapshotcontent/name"] = content.name
-    name = named(driver.prefix, driver.uuid_length, ref.uid)
+    name = snapshots.named(driver.prefix, driver.uuid_length, ref.uid)
     volume = content.spec.source.volume_handle or ""
     return Take(name, volume, parameters, noted_secret(content), first)
 
@@ -162,11 +162,6 @@ def noted_secret(content: VolumeSnapshotContent) -> SecretReference | None:
     if name is None or namespace is None:
         return None
     return SecretReference(name=name, namespace=namespace)
-
-
-def named(prefix: str, length: int, uid: str) -> str:
-    """The name that a driver knows a snapshot by: the same at each try."""
-    return f"{prefix}-{uid}" if length == -1 else f"{prefix}-{uid.replace('-', '')[:length]}"
 
 
 def facts(content: VolumeSnapshotContent | None) -> object:

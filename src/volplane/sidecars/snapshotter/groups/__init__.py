@@ -1,0 +1,1 @@
+"""Groups of snapshots: taken and deleted by the driver as a whole."""

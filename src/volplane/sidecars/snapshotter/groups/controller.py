@@ -1,0 +1,174 @@
+"""Contents of groups at work: one call for all volumes of a group, one for its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, assert_never
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeGroupSnapshotContent
+from volplane.base import clock
+from volplane.client.client import Client
+from volplane.csi import v1
+from volplane.csi.outcome import CallError, classify
+from volplane.loops.controller import Refused
+from volplane.loops.events import Recorder
+from volplane.rules import groups, snapshots
+from volplane.sidecars import Driver, secrets
+from volplane.sidecars.snapshotter.asking import Asker, quoted
+from volplane.sidecars.snapshotter.groups import plan as plans
+from volplane.sidecars.snapshotter.groups.plan import Delete, Fail, Look, Release, Take, Unmark
+from volplane.sidecars.snapshotter.settings import Settings
+
+FIRST, LATER = "GroupSnapshotCreationFailed", "GroupSnapshotContentCheckandUpdateFailed"
+
+
+class GroupContents(Asker):
+    name = "csi-snapshotter-groups"
+    mark_as = groups.BEING_CREATED
+    finalizer = groups.CONTENT_BOUND
+
+    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+        super().__init__(client, driver, settings, events=events)
+        self.facts = plans.Driver(
+            driver.name,
+            prefix=settings.groupsnapshot_name_prefix,
+            uuid_length=settings.groupsnapshot_name_uuid_length,
+            extra_metadata=settings.extra_create_metadata,
+        )
+
+    def setup(self) -> None:
+        self.contents = self.watch(VolumeGroupSnapshotContent, self._content_changed)
+        self.classes = self.watch(VolumeGroupSnapshotClass, self._class_changed)
+
+    def _content_changed(
+        self, old: VolumeGroupSnapshotContent | None, new: VolumeGroupSnapshotContent | None
+    ) -> Iterator[str]:
+        if new is not None and (old is new or plans.facts(old) != plans.facts(new)):
+            yield new.name
+
+    def _class_changed(
+        self, old: VolumeGroupSnapshotClass | None, new: VolumeGroupSnapshotClass | None
+    ) -> Iterator[str]:
+        if new is not None and old is None:
+            yield from (c.name for c in self.contents.all() if not groups.is_ready(c))
+
+    async def reconcile(self, key: str) -> None:
+        content = self.contents.get(key)
+        if content is None:
+            return
+        found = self.classes.get(content.spec.volume_group_snapshot_class_name or "")
+        for step in plans.plan(content, found, self.facts):
+            match step:
+                case Take():
+                    await self._take(content, step)
+                case Look():
+                    await self._look(content, step)
+                case Delete():
+                    content = await self._delete(content, step)
+                case Unmark():
+                    await self.mark(content, present=False)
+                case Release():
+                    await self.release(content)
+                case Fail(why, first):
+                    await self._fail(content, why, first=first)
+                case _:
+                    assert_never(step)
+
+    async def _take(self, content: VolumeGroupSnapshotContent, step: Take) -> None:
+        try:
+            credentials = await self.secrets(content, step.secret)
+        except Refused as error:
+            why = f"failed to get input parameters to create group snapshot for {content.name}: "
+            return await self._fail(content, why + quoted(error), first=step.first)
+        await self.mark(content, present=True)
+        request = v1.CreateVolumeGroupSnapshotRequest(
+            name=step.name,
+            source_volume_ids=step.volumes,
+            secrets=credentials,
+            parameters=step.parameters,
+        )
+        try:
+            reply = await self.call("CreateVolumeGroupSnapshot", request, content)
+        except CallError as error:
+            if classify(error).settled:
+                await self.mark(content, present=False)
+            volumes = f"[{' '.join(step.volumes)}]"
+            why = f"failed to take group snapshot of the volumes {volumes}: {quoted(error)}"
+            return await self._fail(content, why, first=step.first)
+        await self._told(content, reply.group_snapshot)
+        await self.mark(content, present=False)
+        self._look_again(content, ready=reply.group_snapshot.ready_to_use)
+
+    async def _look(self, content: VolumeGroupSnapshotContent, step: Look) -> None:
+        try:
+            request = v1.GetVolumeGroupSnapshotRequest(
+                group_snapshot_id=step.handle,
+                snapshot_ids=step.members,
+                secrets=await secrets(self.client, step.secret),
+            )
+            reply = await self.call("GetVolumeGroupSnapshot", request, content)
+        except (CallError, Refused) as error:
+            return await self._fail(content, str(error), first=False)
+        await self._told(content, reply.group_snapshot)
+        self._look_again(content, ready=reply.group_snapshot.ready_to_use)
+
+    def _look_again(self, content: VolumeGroupSnapshotContent, *, ready: bool) -> None:
+        current = self.contents.get(content.name)
+        if current is not None and current.is_deleting:
+            return self.queue.add(content.name)
+        if not ready:
+            raise Refused(f"group snapshot of content {content.name} is not ready to use yet")
+
+    async def _told(self, content: VolumeGroupSnapshotContent, group: v1.VolumeGroupSnapshot) -> None:
+        now = content.status
+        status: dict[str, Any] = {"readyToUse": group.ready_to_use}
+        if now is None or now.volume_group_snapshot_handle is None:
+            status["volumeGroupSnapshotHandle"] = group.group_snapshot_id
+        if now is None or now.creation_time is None:
+            status["creationTime"] = snapshots.stamp(_nanoseconds(group.creation_time))
+        if content.spec.source.volume_handles:
+            status["volumeSnapshotInfoList"] = [_info(snapshot) for snapshot in group.snapshots]
+        if group.ready_to_use and now is not None and now.error is not None:
+            status["error"] = None
+        await self.tell(content, status)
+
+    async def _fail(self, content: VolumeGroupSnapshotContent, why: str, *, first: bool) -> None:
+        error = content.status.error if content.status is not None else None
+        if first:
+            await self.fail(content, error, FIRST, f"Failed to create group snapshot: {why}")
+        await self.fail(content, error, LATER, f"Failed to check and update group snapshot content: {why}")
+
+    async def _delete(self, content: VolumeGroupSnapshotContent, step: Delete) -> VolumeGroupSnapshotContent:
+        try:
+            credentials = await self.secrets(content, step.secret)
+        except Refused:
+            self.events.warning(content, "GroupSnapshotDeleteError", "Failed to get snapshot credentials")
+            raise
+        request = v1.DeleteVolumeGroupSnapshotRequest(
+            group_snapshot_id=step.handle, snapshot_ids=step.members, secrets=credentials
+        )
+        try:
+            await self.call("DeleteVolumeGroupSnapshot", request, content)
+        except CallError as error:
+            self.events.warning(content, "GroupSnapshotDeleteError", "Failed to delete group snapshot")
+            raise Refused(f'failed to delete group snapshot "{content.name}", err: {error}') from error
+        gone = dict.fromkeys(("volumeGroupSnapshotHandle", "readyToUse", "creationTime", "error"))
+        return await self.tell(content, gone) or content
+
+
+def _info(snapshot: v1.Snapshot) -> dict[str, Any]:
+    return {
+        "volumeHandle": snapshot.source_volume_id,
+        "snapshotHandle": snapshot.snapshot_id,
+        "creationTime": _nanoseconds(snapshot.creation_time),
+        "readyToUse": snapshot.ready_to_use,
+        "restoreSize": snapshot.size_bytes,
+    }
+
+
+def _nanoseconds(told: Timestamp) -> int:
+    if told.seconds or told.nanos:
+        return int(told.seconds * 1_000_000_000 + told.nanos)
+    return int(clock.wall().timestamp() * 1_000_000_000)

@@ -1,0 +1,218 @@
+"""Groups of snapshots: contract provisioning E.5."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.contract.provisioning.scene import Stage, real, virtual
+from tests.contract.provisioning.snapping import gone, roles, until_snapshot
+from tests.support import scripted
+from tests.support.scripted import Fail, Lose
+from volplane.api import codec
+from volplane.api.meta import ObjectMeta
+from volplane.api.snapshot import (
+    VolumeGroupSnapshot,
+    VolumeGroupSnapshotClass,
+    VolumeGroupSnapshotContent,
+    VolumeSnapshot,
+    VolumeSnapshotContent,
+)
+from volplane.csi.outcome import Code
+from volplane.rules import groups, snapshots
+
+GATE = {"feature_gates": {"CSIVolumeGroupSnapshot": True}}
+QUICK = {**GATE, "retry_interval_start": 0.05}
+
+
+@asynccontextmanager
+async def grouping(policy: str = "Delete", *, default: bool = False) -> AsyncIterator[Stage]:
+    async with virtual("groups") as stage:
+        await group_class(stage, policy, default=default)
+        async with roles(stage, controller=GATE, sidecar=GATE):
+            yield stage
+
+
+async def group_class(stage: Stage, policy: str = "Delete", *, default: bool = False) -> None:
+    notes = {groups.IS_DEFAULT: "true"} if default else {}
+    await stage.client.create(
+        VolumeGroupSnapshotClass(
+            metadata=ObjectMeta(name="groups", annotations=notes),
+            driver=scripted.NAME,
+            deletion_policy=policy,
+        )
+    )
+
+
+async def claims(stage: Stage, *names: str) -> None:
+    for name in names:
+        await stage.bound(name, metadata={"labels": {"app": "db"}})
+
+
+async def take(stage: Stage, name: str = "all", cls: str | None = "groups") -> VolumeGroupSnapshot:
+    spec: dict[str, Any] = {"source": {"selector": {"matchLabels": {"app": "db"}}}}
+    if cls is not None:
+        spec["volumeGroupSnapshotClassName"] = cls
+    made = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+    return await stage.client.create(codec.convert(VolumeGroupSnapshot, made))
+
+
+async def ready(stage: Stage, name: str = "all") -> VolumeGroupSnapshot:
+    async def found() -> VolumeGroupSnapshot | None:
+        group = await stage.client.get(VolumeGroupSnapshot, name, "default")
+        return group if groups.is_ready(group) else None
+
+    group: VolumeGroupSnapshot = await stage.until(found)
+    return group
+
+
+async def test_a_group_is_taken_at_once_and_its_members_go_with_it() -> None:
+    async with real("groups") as stage:
+        await group_class(stage)
+        async with roles(stage, controller=QUICK, sidecar=QUICK):
+            await claims(stage, "data", "logs")
+            await stage.bound("other")
+            made = await take(stage)
+            await ready(stage)
+            content = await stage.client.get(VolumeGroupSnapshotContent, f"groupsnapcontent-{made.uid}")
+            handles = sorted([f"vol-{(await stage.claim(n)).spec.volume_name}" for n in ("data", "logs")])
+            assert content.spec.source.volume_handles == tuple(handles)
+            assert content.metadata.finalizers == (groups.CONTENT_BOUND,)
+            (request,) = stage.driver.called("CreateVolumeGroupSnapshot")
+            assert request.name == f"groupsnapshot-{made.uid}"
+            assert sorted(request.source_volume_ids) == handles
+            assert stage.driver.called("CreateSnapshot") == []
+            digests = [hashlib.sha256((made.uid + handle).encode()).hexdigest() for handle in handles]
+            for digest in digests:
+                member = await until_snapshot(stage, snapshots.is_ready, f"snapshot-{digest}")
+                assert member.status is not None
+                assert member.status.volume_group_snapshot_name == "all"
+                assert member.status.restore_size == "1Gi"
+                assert [owner.uid for owner in member.metadata.owner_references] == [made.uid]
+                assert snapshots.IN_GROUP in member.metadata.finalizers
+                part = await stage.client.get(VolumeSnapshotContent, f"snapcontent-{digest}")
+                assert part.metadata.annotations[snapshots.GROUP_HANDLE] == f"group-groupsnapshot-{made.uid}"
+            await stage.said("GroupSnapshotReady", "all")
+            await stage.client.delete(VolumeGroupSnapshot, "all", "default")
+            await stage.gone(VolumeGroupSnapshot, "all", "default")
+            for digest in digests:
+                await gone(stage, f"snapshot-{digest}")
+                await stage.gone(VolumeSnapshotContent, f"snapcontent-{digest}")
+            await stage.gone(VolumeGroupSnapshotContent, content.name)
+            assert stage.driver.snapshots == {}
+            assert stage.driver.called("DeleteSnapshot") == []
+            assert len(stage.driver.called("DeleteVolumeGroupSnapshot")) == 1
+
+
+@pytest.mark.virtual
+async def test_a_member_cannot_be_deleted_alone() -> None:
+    async with grouping() as stage:
+        await claims(stage, "data")
+        await take(stage)
+        await ready(stage)
+        (member,) = await stage.client.list(VolumeSnapshot, "default")
+        await until_snapshot(stage, snapshots.is_ready, member.name)
+        await stage.client.delete(VolumeSnapshot, member.name, "default")
+        told = await stage.said("SnapshotDeletePending", member.name)
+        assert "is not allowed as it belongs to group snapshot default/all" in told
+        await asyncio.sleep(1200)
+        assert len(stage.driver.snapshots) == 1
+        await stage.client.delete(VolumeGroupSnapshot, "all", "default")
+        await gone(stage, member.name)
+        await stage.gone(VolumeGroupSnapshot, "all", "default")
+        assert stage.driver.snapshots == {}
+
+
+@pytest.mark.virtual
+async def test_a_member_is_restored_like_any_snapshot() -> None:
+    async with grouping() as stage:
+        await claims(stage, "data")
+        await take(stage)
+        await ready(stage)
+        (member,) = await stage.client.list(VolumeSnapshot, "default")
+        source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": member.name}
+        await stage.bound("copy", dataSource=source)
+
+
+@pytest.mark.virtual
+async def test_retain_keeps_the_contents_of_the_group() -> None:
+    async with grouping("Retain") as stage:
+        await claims(stage, "data")
+        made = await take(stage)
+        await ready(stage)
+        await stage.client.delete(VolumeGroupSnapshot, "all", "default")
+        await stage.gone(VolumeGroupSnapshot, "all", "default")
+        await asyncio.sleep(60)
+        assert await stage.client.get(VolumeGroupSnapshotContent, groups.content_name(made))
+        assert stage.driver.called("DeleteVolumeGroupSnapshot") == []
+        assert len(stage.driver.snapshots) == 1
+
+
+@pytest.mark.virtual
+async def test_a_group_that_timed_out_is_found_again_before_it_goes() -> None:
+    async with grouping() as stage:
+        stage.driver.script("CreateVolumeGroupSnapshot", Lose(Code.DEADLINE_EXCEEDED), Fail(Code.ABORTED))
+        await claims(stage, "data", "logs")
+        made = await take(stage)
+        await stage.said("GroupSnapshotCreationFailed", groups.content_name(made))
+        await stage.client.delete(VolumeGroupSnapshot, "all", "default")
+        await stage.gone(VolumeGroupSnapshot, "all", "default")
+        await stage.gone(VolumeGroupSnapshotContent, groups.content_name(made))
+        assert stage.driver.snapshots == {}
+        assert await stage.client.list(VolumeSnapshot) == []
+
+
+@pytest.mark.virtual
+async def test_the_default_class_is_taken_and_a_selector_that_finds_nothing_waits() -> None:
+    async with grouping(default=True) as stage:
+        await take(stage, cls=None)
+        told = await stage.said("SetDefaultGroupSnapshotClassFailed", "all")
+        assert "not applied to any PVC" in told
+        await claims(stage, "data")
+        group = await ready(stage)
+        assert group.spec.volume_group_snapshot_class_name == "groups"
+
+
+@pytest.mark.virtual
+async def test_a_group_that_is_there_already_is_adopted() -> None:
+    async with grouping() as stage:
+        await claims(stage, "data")
+        await take(stage)
+        first = await ready(stage)
+        known = await stage.client.get(VolumeGroupSnapshotContent, groups.bound_name(first))
+        assert known.status is not None
+        handles = {
+            "volumeGroupSnapshotHandle": known.status.volume_group_snapshot_handle,
+            "volumeSnapshotHandles": [i.snapshot_handle for i in known.status.volume_snapshot_info_list],
+        }
+        spec = {
+            "driver": scripted.NAME,
+            "deletionPolicy": "Retain",
+            "source": {"groupSnapshotHandles": handles},
+            "volumeGroupSnapshotRef": {"name": "again", "namespace": "default"},
+        }
+        content = {"metadata": {"name": "given"}, "spec": spec}
+        await stage.client.create(codec.convert(VolumeGroupSnapshotContent, content))
+        group = {
+            "metadata": {"name": "again", "namespace": "default"},
+            "spec": {"source": {"volumeGroupSnapshotContentName": "given"}},
+        }
+        await stage.client.create(codec.convert(VolumeGroupSnapshot, group))
+        await ready(stage, "again")
+        assert len(stage.driver.called("GetVolumeGroupSnapshot")) == 1
+
+
+@pytest.mark.virtual
+async def test_with_its_gate_off_no_group_is_taken() -> None:
+    async with virtual("groups") as stage:
+        await group_class(stage)
+        async with roles(stage):
+            await claims(stage, "data")
+            await take(stage)
+            await asyncio.sleep(60)
+            assert stage.driver.called("CreateVolumeGroupSnapshot") == []

@@ -19,6 +19,7 @@ from volplane.host import (
     CommandFailed,
     Host,
     MountEntry,
+    MountTable,
     Unreadable,
     WrongState,
     devices,
@@ -56,6 +57,12 @@ class Mounter:
     ) -> None:
         """Bind the staged file system to `target`; with `alone`, refuse a second target."""
         await self.host.call(_publish, staging, target, readonly=readonly, alone=alone)
+
+    async def publish_directory(
+        self, source: str, target: str, *, readonly: bool = False, alone: bool = False
+    ) -> None:
+        """Bind a directory of the machine to `target`, for drivers that stage nothing."""
+        await self.host.call(_publish_directory, source, target, readonly=readonly, alone=alone)
 
     async def publish_block(self, device: str, target: str) -> None:
         """Bind the device's node to the file `target`."""
@@ -188,6 +195,33 @@ def _publish(staging: str, target: str, *, readonly: bool, alone: bool) -> None:
         raise FailedPrecondition(f"the volume is published at {elsewhere[0]}, and it is for one writer only")
     os.makedirs(target, 0o750, exist_ok=True)
     mounts.bind(staging, target, readonly=readonly, recursive=True)
+
+
+def _publish_directory(source: str, target: str, *, readonly: bool, alone: bool) -> None:
+    if not os.path.isdir(source):
+        raise NotFound(f"there is no directory {source}")
+    table = mounts.read_table()
+    held = table.at(target)
+    if held is not None:
+        if not os.path.samefile(source, target):
+            raise AlreadyExists(f"{target} is taken by {held.root} of {held.source}")
+        if held.readonly != readonly:
+            raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
+        return
+    if alone and (elsewhere := _shown_at(table, source)):
+        raise FailedPrecondition(f"the volume is published at {elsewhere}, and it is for one writer only")
+    os.makedirs(target, 0o750, exist_ok=True)
+    mounts.bind(source, target, readonly=readonly, recursive=False)
+
+
+def _shown_at(table: MountTable, directory: str) -> str:
+    """Where a directory is bound to."""
+    name = os.path.basename(directory)
+    for entry in table.mentioning(f"/{name} "):
+        with suppress(OSError):
+            if entry.root.endswith(f"/{name}") and os.path.samefile(entry.target, directory):
+                return entry.target
+    return ""
 
 
 def _trouble(path: str) -> str:

@@ -1,0 +1,228 @@
+"""The driver's calls. There is nothing to attach and nothing to stage: publishing is one bind mount.
+
+The size of a volume is a promise that is checked, not enforced: a volume that holds more than it should is
+reported as abnormal, and its claim can be expanded. Everybody shares the space of one file system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import ClassVar
+
+from volplane.csi import v1
+from volplane.drivers.efs import parameters, shares
+from volplane.drivers.efs.parameters import GIB, Wanted
+from volplane.drivers.efs.shares import Point, Shares, point_id, point_of
+from volplane.host import Host, NodePaths
+from volplane.rules import latency as latencies
+from volplane.sdk import Driver
+from volplane.sdk.errors import (
+    Aborted,
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+)
+from volplane.sdk.mounting import Mounter
+
+NAME, VERSION = "efs.csi.aws.com", "0.1.0"
+
+_Mode = v1.VolumeCapability.AccessMode
+
+
+class Controller(Driver):
+    name, version = NAME, VERSION
+    claims: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
+
+    def __init__(self, shares: Shares, host: Host) -> None:
+        Driver.__init__(self)
+        self._shares, self._host = shares, host
+        self._giving = asyncio.Lock()  # of group ids, one at a time
+
+    async def start(self) -> None:
+        await self._host.call(self._shares.prepare)
+        await self._host.call(self._shares.clean)
+
+    async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
+        if why_not := parameters.why_not(request.volume_capabilities):
+            raise InvalidArgument(f"volume capabilities not supported: {why_not}")
+        if request.HasField("volume_content_source"):
+            raise InvalidArgument("a shared directory cannot be made from a snapshot or another volume")
+        wanted = parameters.parse({**request.parameters, **request.mutable_parameters})
+        size = await self._size(request.capacity_range)
+        known = await self._host.call(self._shares.get, point_id(request.name))
+        if known is None:
+            async with self._giving:
+                point = await self._point(request, wanted, size)
+                known = await self._host.call(self._shares.create, point)
+        if not _fits(known, request.capacity_range, wanted):
+            raise AlreadyExists(f"{request.name} exists, and is not what is asked for")
+        return v1.CreateVolumeResponse(volume=_shown(known))
+
+    async def _point(self, request: v1.CreateVolumeRequest, wanted: Wanted, size: int) -> Point:
+        gid = wanted.gid
+        if gid is None:
+            taken = await self._host.call(self._shares.taken_gids, wanted.file_system)
+            free = (g for g in range(wanted.first_gid, wanted.last_gid + 1) if g not in taken)
+            gid = next(free, None)
+        if gid is None:
+            raise ResourceExhausted(f"no group id is left in {wanted.file_system}")
+        name = point_id(request.name)
+        return Point(
+            id=name,
+            name=request.name,
+            file_system=wanted.file_system,
+            path=wanted.path(name, request.parameters),
+            uid=gid if wanted.uid is None else wanted.uid,
+            gid=gid,
+            mode=wanted.mode,
+            size=size,
+        )
+
+    async def _size(self, wanted: v1.CapacityRange) -> int:
+        size = wanted.required_bytes or min(wanted.limit_bytes or GIB, GIB)
+        left = await self._host.call(self._shares.capacity)
+        if size > left:
+            raise OutOfRange(f"{size} bytes are wanted, the machine has {left} left")
+        return size
+
+    async def delete_volume(self, request: v1.DeleteVolumeRequest) -> v1.DeleteVolumeResponse:
+        point = await self._host.call(self._shares.get, point_of(request.volume_id))
+        if point is not None and point.handle == request.volume_id:
+            await self._host.call(self._shares.remove, point)
+        return v1.DeleteVolumeResponse()
+
+    async def validate_volume_capabilities(
+        self, request: v1.ValidateVolumeCapabilitiesRequest
+    ) -> v1.ValidateVolumeCapabilitiesResponse:
+        await known_point(self._shares, self._host, request.volume_id)
+        if why_not := parameters.why_not(request.volume_capabilities):
+            return v1.ValidateVolumeCapabilitiesResponse(message=why_not)
+        confirmed = v1.ValidateVolumeCapabilitiesResponse.Confirmed(
+            volume_context=request.volume_context,
+            volume_capabilities=request.volume_capabilities,
+            parameters=request.parameters,
+        )
+        return v1.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
+
+    async def get_capacity(self, request: v1.GetCapacityRequest) -> v1.GetCapacityResponse:
+        if parameters.why_not(request.volume_capabilities):
+            return v1.GetCapacityResponse(available_capacity=0)
+        left = await self._host.call(self._shares.capacity)
+        return v1.GetCapacityResponse(available_capacity=left, maximum_volume_size={"value": left})
+
+    async def list_volumes(self, request: v1.ListVolumesRequest) -> v1.ListVolumesResponse:
+        after, most = request.starting_token, request.max_entries
+        if after and not point_of(after):
+            raise Aborted(f"{after!r} is no token of ours")
+        points = await self._host.call(lambda: sorted(self._shares.all(), key=lambda p: p.handle))
+        left = [p for p in points if p.handle > after]
+        page = left[:most] if most else left
+        token = page[-1].handle if len(page) < len(left) else ""
+        entries = [v1.ListVolumesResponse.Entry(volume=_shown(p)) for p in page]
+        return v1.ListVolumesResponse(entries=entries, next_token=token)
+
+    async def controller_get_volume(
+        self, request: v1.ControllerGetVolumeRequest
+    ) -> v1.ControllerGetVolumeResponse:
+        point = await known_point(self._shares, self._host, request.volume_id)
+        taken = (await self._host.call(shares.usage, self._shares.directory(point))).used
+        status = v1.ControllerGetVolumeResponse.VolumeStatus(volume_condition=condition(point, taken))
+        return v1.ControllerGetVolumeResponse(volume=_shown(point), status=status)
+
+    async def controller_expand_volume(
+        self, request: v1.ControllerExpandVolumeRequest
+    ) -> v1.ControllerExpandVolumeResponse:
+        point = await known_point(self._shares, self._host, request.volume_id)
+        size = request.capacity_range.required_bytes
+        if size > point.size:
+            if size - point.size > await self._host.call(self._shares.capacity):
+                raise OutOfRange(f"the machine has no room for {size} bytes")
+            point = await self._host.call(self._shares.resize, point, size)
+        return v1.ControllerExpandVolumeResponse(capacity_bytes=point.size, node_expansion_required=False)
+
+
+class Node(Driver):
+    name, version = NAME, VERSION
+    claims: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
+
+    def __init__(self, shares: Shares, node: str, host: Host, paths: NodePaths, *, latency: str = "") -> None:
+        Driver.__init__(self)
+        self._shares, self._host, self._node, self._paths = shares, host, node, paths
+        self._mounter = Mounter(host)
+        self._latency, self._random = latencies.checked(latency), Random(node)
+
+    async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+        return v1.NodeGetInfoResponse(node_id=self._node)
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        if why_not := parameters.why_not([request.volume_capability]):
+            raise InvalidArgument(f"volume capability not supported: {why_not}")
+        point = await known_point(self._shares, self._host, request.volume_id)
+        seconds = latencies.seconds(self._latency, "NodePublishVolume", self._random.random())
+        if seconds:
+            await asyncio.sleep(seconds)
+        mode = request.volume_capability.access_mode.mode
+        reads = mode in (_Mode.MULTI_NODE_READER_ONLY, _Mode.SINGLE_NODE_READER_ONLY)
+        await self._mounter.publish_directory(
+            self._shares.directory(point),
+            self._paths.real(request.target_path),
+            readonly=request.readonly or reads or "ro" in request.volume_capability.mount.mount_flags,
+            alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
+        )
+        return v1.NodePublishVolumeResponse()
+
+    async def node_unpublish_volume(
+        self, request: v1.NodeUnpublishVolumeRequest
+    ) -> v1.NodeUnpublishVolumeResponse:
+        await self._mounter.unpublish(self._paths.real(request.target_path))
+        return v1.NodeUnpublishVolumeResponse()
+
+    async def node_get_volume_stats(
+        self, request: v1.NodeGetVolumeStatsRequest
+    ) -> v1.NodeGetVolumeStatsResponse:
+        path = self._paths.real(request.volume_path)
+        if not await self._host.is_mount(path):
+            raise NotFound(f"nothing is published at {path}")
+        point = await known_point(self._shares, self._host, request.volume_id)
+        s = await self._host.call(shares.usage, path)
+        unit = v1.VolumeUsage
+        left = max(0, min(point.size - s.used, s.available))
+        usage = [
+            unit(unit=unit.BYTES, total=point.size, available=left, used=s.used),
+            unit(unit=unit.INODES, total=s.inodes, available=s.inodes_free, used=s.inodes_used),
+        ]
+        return v1.NodeGetVolumeStatsResponse(usage=usage, volume_condition=condition(point, s.used))
+
+
+class Whole(Controller, Node):
+    """Both services on one socket, for one machine and for conformance tests."""
+
+    def __init__(self, shares: Shares, node: str, host: Host, paths: NodePaths) -> None:
+        Controller.__init__(self, shares, host)
+        Node.__init__(self, shares, node, host, paths)
+
+
+async def known_point(shares: Shares, host: Host, handle: str) -> Point:
+    point = await host.call(shares.get, point_of(handle))
+    if point is None or point.handle != handle:
+        raise NotFound(f"there is no volume {handle}")
+    return point
+
+
+def condition(point: Point, taken: int) -> v1.VolumeCondition:
+    if taken > point.size:
+        text = f"it holds {taken} bytes, {taken - point.size} more than it was made for"
+        return v1.VolumeCondition(abnormal=True, message=text)
+    return v1.VolumeCondition(abnormal=False, message="the directory is there")
+
+
+def _fits(point: Point, wanted: v1.CapacityRange, access: Wanted) -> bool:
+    low, high = wanted.required_bytes, wanted.limit_bytes or point.size
+    return low <= point.size <= high and point.file_system == access.file_system and point.mode == access.mode
+
+
+def _shown(point: Point) -> v1.Volume:
+    return v1.Volume(volume_id=point.handle, capacity_bytes=point.size)

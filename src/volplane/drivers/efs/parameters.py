@@ -1,0 +1,107 @@
+"""A StorageClass's parameters for access points, by the names that AWS's driver uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from volplane.csi import v1
+from volplane.drivers.efs.shares import DEFAULT_FILE_SYSTEM
+from volplane.sdk.errors import InvalidArgument
+
+FIRST_GID, LAST_GID = 50_000, 7_000_000
+GIB = 1 << 30
+
+_FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,40}")
+_PATTERN = re.compile(r"\$\{\.(PVC\.name|PVC\.namespace|PV\.name)\}")
+_NAMES = {
+    "PVC.name": "csi.storage.k8s.io/pvc/name",
+    "PVC.namespace": "csi.storage.k8s.io/pvc/namespace",
+    "PV.name": "csi.storage.k8s.io/pv/name",
+}
+_IGNORED = frozenset(_NAMES.values()) | {"az", "reuseaccesspoint", "ensureuniquedirectory"}
+# NFS's own options: there is no NFS between a directory and its bind mount.
+FLAGS = frozenset({"tls", "iam", "nfsvers=4.1", "nfsvers=4", "rw", "ro", "noatime", "noresvport", "hard"})
+
+
+class Wanted(Struct, frozen=True):
+    file_system: str = DEFAULT_FILE_SYSTEM
+    base: str = ""
+    pattern: str = ""
+    uid: int | None = None
+    gid: int | None = None
+    mode: int = 0o700
+    first_gid: int = FIRST_GID
+    last_gid: int = LAST_GID
+    unique: bool = True
+
+    def path(self, point: str, given: Mapping[str, str]) -> str:
+        """Where the volume's directory is, below the file system."""
+        name = _PATTERN.sub(lambda m: given.get(_NAMES[m[1]], ""), self.pattern)
+        name = "-".join(filter(None, (name, point))) if self.unique or not name else name
+        parts = [part for part in (*self.base.split("/"), *name.split("/")) if part]
+        if any(part in (".", "..") or part.startswith(".") for part in parts):
+            raise InvalidArgument(f"no directory may be called {name!r}")
+        return "/".join(parts)
+
+
+def parse(parameters: Mapping[str, str]) -> Wanted:
+    known: dict[str, object] = {}
+    for key, value in parameters.items():
+        match key.lower():
+            case "provisioningmode":
+                if value != "efs-ap":
+                    raise InvalidArgument(f"Provisioning mode {value} is not supported; there is efs-ap")
+            case "filesystemid":
+                if not _FILE_SYSTEM.fullmatch(value):
+                    raise InvalidArgument(f"invalid file system {value!r}: fs-… is expected")
+                known["file_system"] = value
+            case "directoryperms":
+                known["mode"] = _octal(key, value)
+            case "uid" | "gid":
+                known[key.lower()] = _number(key, value)
+            case "gidrangestart":
+                known["first_gid"] = _number(key, value)
+            case "gidrangeend":
+                known["last_gid"] = _number(key, value)
+            case "basepath":
+                known["base"] = value
+            case "subpathpattern":
+                known["pattern"] = value
+            case "ensureuniquedirectory":
+                known["unique"] = value.lower() != "false"
+            case lowered if lowered in _IGNORED:
+                pass
+            case _:
+                raise InvalidArgument(f"Invalid parameter key {key} for CreateVolume")
+    wanted = Wanted(**known)  # type: ignore[arg-type]
+    if wanted.first_gid > wanted.last_gid:
+        raise InvalidArgument("gidRangeStart is above gidRangeEnd")
+    return wanted
+
+
+def _number(key: str, value: str) -> int:
+    if not value.isdecimal():
+        raise InvalidArgument(f"invalid {key} {value!r}: a number is expected")
+    return int(value)
+
+
+def _octal(key: str, value: str) -> int:
+    if not re.fullmatch(r"[0-7]{3,4}", value):
+        raise InvalidArgument(f"invalid {key} {value!r}: permissions like 700 are expected")
+    return int(value, 8)
+
+
+def why_not(capabilities: Sequence[v1.VolumeCapability]) -> str:
+    """What a shared directory cannot do of this, or nothing."""
+    for capability in capabilities:
+        if capability.HasField("block"):
+            return "a shared directory is no block device"
+        if capability.mount.fs_type not in ("", "efs"):
+            return f"a shared directory has no file system {capability.mount.fs_type}"
+        for flag in capability.mount.mount_flags:
+            if flag not in FLAGS:
+                return f"mount flag {flag} is not offered"
+    return ""

@@ -1,0 +1,160 @@
+"""Access points as files: what exists is what is on disk, so any number of processes may look.
+
+    <root>/<file system>/<directory>        the data
+    <root>/.points/<access point>.json      who owns it, how large it may become
+    <root>/.removed/…                       on its way out
+
+A volume's id follows from its name, so creating twice is creating once. The record is written after the
+directory and removed after it: a record always has its directory, unless it is being removed.
+
+All functions block; they run on the host's threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from volplane.base import failpoint
+from volplane.host import Stats, files
+
+DEFAULT_FILE_SYSTEM = "fs-00000001"
+
+_HANDLE = re.compile(r"(fs-[0-9a-f]{8,40})::(fsap-[0-9a-f]{17})")
+
+
+class Point(Struct, frozen=True):
+    """An access point."""
+
+    id: str
+    name: str  # that CreateVolume was called with
+    file_system: str
+    path: str  # below the file system
+    uid: int
+    gid: int
+    mode: int
+    size: int  # bytes
+
+    @property
+    def handle(self) -> str:
+        return f"{self.file_system}::{self.id}"
+
+
+def point_id(name: str) -> str:
+    return f"fsap-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
+
+
+def point_of(handle: str) -> str:
+    """The access point in a volume handle, or nothing if it is none of ours."""
+    found = _HANDLE.fullmatch(handle)
+    return found[2] if found else ""
+
+
+class Shares:
+    def __init__(self, root: str) -> None:
+        self._root = os.path.realpath(root)
+        self._points = os.path.join(self._root, ".points")
+        self._removed = os.path.join(self._root, ".removed")
+
+    def prepare(self) -> None:
+        for directory in (self._points, self._removed):
+            os.makedirs(directory, 0o700, exist_ok=True)
+
+    def clean(self) -> None:
+        """What was being removed when somebody was killed."""
+        for name in os.listdir(self._removed):
+            _remove_tree(os.path.join(self._removed, name))
+
+    def directory(self, point: Point) -> str:
+        return os.path.join(self._root, point.file_system, point.path)
+
+    def get(self, point: str) -> Point | None:
+        try:
+            with open(self._record(point), "rb") as file:
+                return msgspec.json.decode(file.read(), type=Point)
+        except FileNotFoundError:
+            return None
+
+    def all(self) -> Iterator[Point]:
+        for name in sorted(os.listdir(self._points)):
+            if name.startswith("fsap-") and (found := self.get(name.removesuffix(".json"))):
+                yield found
+
+    def create(self, point: Point) -> Point:
+        self.prepare()
+        if known := self.get(point.id):
+            return known
+        path = self.directory(point)
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        failpoint.hit("efs:CreateVolume:directory")
+        # A directory that others could write to while it has no owner would not be theirs alone.
+        os.chown(path, point.uid, point.gid)
+        os.chmod(path, point.mode)
+        self._write(point)
+        return point
+
+    def resize(self, point: Point, size: int) -> Point:
+        changed = msgspec.structs.replace(point, size=size)
+        self._write(changed)
+        return changed
+
+    def remove(self, point: Point) -> None:
+        """The data first goes out of sight in one step; to delete it may take long."""
+        self.prepare()
+        aside = os.path.join(self._removed, point.id)
+        with suppress(FileNotFoundError):
+            os.rename(self.directory(point), aside)
+        failpoint.hit("efs:DeleteVolume:aside")
+        _remove_tree(aside)
+        with suppress(FileNotFoundError):
+            os.unlink(self._record(point.id))
+
+    def taken_gids(self, file_system: str) -> set[int]:
+        return {p.gid for p in self.all() if p.file_system == file_system}
+
+    def capacity(self) -> int:
+        self.prepare()
+        return files.stats(self._root).available
+
+    def _record(self, point: str) -> str:
+        return os.path.join(self._points, f"{point}.json")
+
+    def _write(self, point: Point) -> None:
+        files.atomic_write(self._record(point.id), msgspec.json.encode(point), durable=True)
+
+
+def usage(directory: str) -> Stats:
+    """What a directory's files take; a file with several names counts once."""
+    seen: set[tuple[int, int]] = set()
+    taken = 0
+    for place, _, names in os.walk(directory):
+        for name in (".", *names):
+            with suppress(FileNotFoundError):
+                found = os.lstat(os.path.join(place, name))
+                if (found.st_dev, found.st_ino) not in seen:
+                    seen.add((found.st_dev, found.st_ino))
+                    taken += 0 if stat.S_ISDIR(found.st_mode) else found.st_blocks * 512
+    whole = files.stats(directory)
+    return Stats(
+        capacity=whole.capacity,
+        available=whole.available,
+        used=taken,
+        inodes=whole.inodes,
+        inodes_free=whole.inodes_free,
+        inodes_used=len(seen),
+    )
+
+
+def _remove_tree(path: str) -> None:
+    if os.path.lexists(path):
+        shutil.rmtree(path)  # it follows no links

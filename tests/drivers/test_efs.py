@@ -1,0 +1,281 @@
+"""The driver of shared directories: many nodes at once, owners, sizes, crashes, csi-sanity."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import Struct, structs
+
+from volplane.csi import convert, v1
+from volplane.csi.outcome import CallError, Code
+from volplane.drivers.efs import Controller, Node, Shares, Whole
+from volplane.drivers.efs.parameters import parse
+from volplane.host import Host, NodePaths
+from volplane.sdk import Local, Server
+from volplane.sdk.errors import InvalidArgument
+
+pytestmark = pytest.mark.root
+
+GIB = 1 << 30
+MODE = v1.VolumeCapability.AccessMode
+SHARED = convert.capability(MODE.MULTI_NODE_MULTI_WRITER)
+CACHE = Path("~/.cache/volplane/bin").expanduser()
+
+
+class World(Struct):
+    host: Host
+    root: Path
+    controller: Local
+    nodes: dict[str, Local]
+    paths: dict[str, NodePaths]
+
+    async def create(self, name: str = "pvc-1", size: int = GIB, **parameters: str) -> str:
+        request = v1.CreateVolumeRequest(
+            name=name,
+            volume_capabilities=[SHARED],
+            capacity_range={"required_bytes": size},
+            parameters=parameters,
+        )
+        reply = await self.controller.call("CreateVolume", request)
+        return str(reply.volume.volume_id)
+
+    async def publish(
+        self,
+        volume: str,
+        node: str,
+        pod: str = "a",
+        capability: v1.VolumeCapability = SHARED,
+        *,
+        readonly: bool = False,
+    ) -> Path:
+        target = self.paths[node].csi_target(pod, "pv")
+        request = v1.NodePublishVolumeRequest(
+            volume_id=volume, target_path=target, volume_capability=capability, readonly=readonly
+        )
+        await self.nodes[node].call("NodePublishVolume", request)
+        return Path(self.paths[node].real(target))
+
+    async def unpublish(self, volume: str, node: str, pod: str = "a") -> None:
+        target = self.paths[node].csi_target(pod, "pv")
+        request = v1.NodeUnpublishVolumeRequest(volume_id=volume, target_path=target)
+        await self.nodes[node].call("NodeUnpublishVolume", request)
+
+    async def delete(self, volume: str) -> None:
+        await self.controller.call("DeleteVolume", v1.DeleteVolumeRequest(volume_id=volume))
+
+
+@asynccontextmanager
+async def world(directory: Path) -> AsyncIterator[World]:
+    host, shares = Host(), Shares(str(directory / "efs"))
+    controller = Controller(shares, host)
+    await controller.start()
+    paths = {n: NodePaths(str(directory / n)) for n in ("n1", "n2")}
+    nodes = {n: Local(Node(shares, n, host, p)) for n, p in paths.items()}
+    try:
+        yield World(host, directory / "efs", Local(controller), nodes, paths)
+    finally:
+        await host.close()
+
+
+async def refused(code: Code, call: object) -> str:
+    with pytest.raises(CallError) as caught:
+        await call  # type: ignore[misc]
+    assert caught.value.code is code, caught.value
+    return caught.value.message
+
+
+async def test_two_nodes_write_into_one_volume(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        assert re.fullmatch(r"fs-00000001::fsap-[0-9a-f]{17}", volume)
+        assert await w.create() == volume
+        one, two = await w.publish(volume, "n1"), await w.publish(volume, "n2")
+        assert await w.publish(volume, "n1") == one
+        (one / "from-1").write_bytes(b"1")
+        (two / "from-2").write_bytes(b"2")
+        assert sorted(os.listdir(one)) == sorted(os.listdir(two)) == ["from-1", "from-2"]
+        reader = await w.publish(volume, "n2", "b", readonly=True)
+        with pytest.raises(OSError, match="Read-only"):
+            (reader / "x").write_bytes(b"")
+        await refused(Code.ALREADY_EXISTS, w.publish(volume, "n2", "b"))
+        for node, pod in (("n1", "a"), ("n2", "a"), ("n2", "b"), ("n2", "b")):
+            await w.unpublish(volume, node, pod)
+        again = await w.publish(volume, "n2")
+        assert (again / "from-1").read_bytes() == b"1"
+        await w.unpublish(volume, "n2")
+        for _ in range(2):
+            await w.delete(volume)
+        assert [p for p in w.root.rglob("*") if p.is_file()] == []
+        await refused(Code.NOT_FOUND, w.publish(volume, "n1"))
+
+
+async def test_owners_and_directories(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        own = await w.create("one", uid="1000", gid="2000", directoryPerms="750")
+        point = Shares(str(w.root)).get(own.partition("::")[2])
+        assert point is not None
+        found = (w.root / point.file_system / point.path).stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1000, 2000, 0o750)
+        named = {
+            "subPathPattern": "${.PVC.namespace}/${.PVC.name}",
+            "basePath": "/dynamic",
+            "csi.storage.k8s.io/pvc/name": "data",
+            "csi.storage.k8s.io/pvc/namespace": "default",
+        }
+        await w.create("two", **named)
+        (made,) = (w.root / "fs-00000001" / "dynamic" / "default").iterdir()
+        assert made.name.startswith("data-fsap-")
+        ids = [await w.create(f"many-{n}", gidRangeStart="60000", gidRangeEnd="60002") for n in range(3)]
+        assert len(set(ids)) == 3
+        narrow = {"gidRangeStart": "60000", "gidRangeEnd": "60002"}
+        await refused(Code.RESOURCE_EXHAUSTED, w.create("one-too-many", **narrow))
+        await refused(Code.ALREADY_EXISTS, w.create("one", directoryPerms="700"))
+        await refused(Code.ALREADY_EXISTS, w.create("two", 2 * GIB, **named))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"provisioningMode": "efs-dir"},
+        {"fileSystemId": "../../etc"},
+        {"directoryPerms": "rwx"},
+        {"uid": "-1"},
+        {"colour": "red"},
+        {"gidRangeStart": "5", "gidRangeEnd": "4"},
+    ],
+    ids=str,
+)
+def test_parameters_that_are_refused(parameters: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument):
+        parse(parameters)
+
+
+@pytest.mark.parametrize("pattern", ["../x", "a/../../b", ".points/x"])
+def test_no_pattern_leads_out_of_the_file_system(pattern: str) -> None:
+    with pytest.raises(InvalidArgument):
+        structs.replace(parse({"subPathPattern": pattern}), unique=False).path("fsap-1", {})
+
+
+async def test_capabilities(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        block = convert.capability(MODE.SINGLE_NODE_WRITER, block=True)
+        request = v1.CreateVolumeRequest(name="x", volume_capabilities=[block])
+        await refused(Code.INVALID_ARGUMENT, w.controller.call("CreateVolume", request))
+        alone = convert.capability(MODE.SINGLE_NODE_SINGLE_WRITER)
+        volume = await w.create()
+        await w.publish(volume, "n1", "a", alone)
+        await refused(Code.FAILED_PRECONDITION, w.publish(volume, "n1", "b", alone))
+        await w.unpublish(volume, "n1")
+        flags = convert.capability(MODE.MULTI_NODE_MULTI_WRITER, mount_flags=["tls", "iam"])
+        await w.publish(volume, "n1", "a", flags)
+        await w.unpublish(volume, "n1")
+        wrong = convert.capability(MODE.MULTI_NODE_MULTI_WRITER, mount_flags=["suid"])
+        await refused(Code.INVALID_ARGUMENT, w.publish(volume, "n1", "a", wrong))
+
+
+async def test_a_volume_that_holds_too_much_is_reported(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create(size=1 << 20)
+        target = await w.publish(volume, "n1")
+
+        async def stats() -> v1.NodeGetVolumeStatsResponse:
+            request = v1.NodeGetVolumeStatsRequest(
+                volume_id=volume, volume_path=w.paths["n1"].csi_target("a", "pv")
+            )
+            reply: v1.NodeGetVolumeStatsResponse = await w.nodes["n1"].call("NodeGetVolumeStats", request)
+            return reply
+
+        (target / "half").write_bytes(b"x" * (512 << 10))
+        os.link(target / "half", target / "same")
+        reply = await stats()
+        assert (reply.usage[0].total, reply.usage[0].used) == (1 << 20, 512 << 10)
+        assert not reply.volume_condition.abnormal
+        (target / "more").write_bytes(b"x" * (1 << 20))
+        reply = await stats()
+        assert reply.volume_condition.abnormal
+        assert reply.usage[0].available == 0
+        seen = v1.ControllerGetVolumeRequest(volume_id=volume)
+        assert (await w.controller.call("ControllerGetVolume", seen)).status.volume_condition.abnormal
+        grow = v1.ControllerExpandVolumeRequest(
+            volume_id=volume, capacity_range={"required_bytes": 2 << 20}, volume_capability=SHARED
+        )
+        grown = await w.controller.call("ControllerExpandVolume", grow)
+        assert (grown.capacity_bytes, grown.node_expansion_required) == (2 << 20, False)
+        assert not (await stats()).volume_condition.abnormal
+        await w.unpublish(volume, "n1")
+
+
+async def test_more_than_the_machine_has_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        reply = await w.controller.call("GetCapacity", v1.GetCapacityRequest())
+        left = reply.available_capacity
+        assert left > 0
+        await refused(Code.OUT_OF_RANGE, w.create(size=2 * left))
+
+
+async def test_names_at_once_get_groups_of_their_own(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        made = await asyncio.gather(*(w.create(f"v{n}") for n in range(8)))
+        points = [Shares(str(w.root)).get(v.partition("::")[2]) for v in made]
+        assert len({p.gid for p in points if p}) == 8
+        listed = await w.controller.call("ListVolumes", v1.ListVolumesRequest(max_entries=5))
+        more = v1.ListVolumesRequest(starting_token=listed.next_token)
+        rest = await w.controller.call("ListVolumes", more)
+        ids = [e.volume.volume_id for reply in (listed, rest) for e in reply.entries]
+        assert ids == sorted(made)
+
+
+async def test_what_was_being_removed_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create()
+        point = Shares(str(w.root)).get(volume.partition("::")[2])
+        assert point is not None
+        data = w.root / point.file_system / point.path
+        (data / "file").write_bytes(b"x")
+        data.rename(w.root / ".removed" / point.id)  # killed here
+    async with world(tmp_path) as w:
+        assert os.listdir(w.root / ".removed") == []
+        await w.delete(volume)
+        reply = await w.controller.call("ListVolumes", v1.ListVolumesRequest())
+        assert not reply.entries
+
+
+class Paths(NodePaths):
+    def real(self, path: str) -> str:
+        return path
+
+
+@pytest.mark.slow
+async def test_csi_sanity_finds_nothing(tmp_path: Path) -> None:
+    program = shutil.which("csi-sanity") or shutil.which("csi-sanity", path=str(CACHE))
+    if program is None:
+        pytest.skip("csi-sanity is not installed")
+    host = Host()
+    driver = Whole(Shares(str(tmp_path / "efs")), "n1", host, Paths(str(tmp_path / "n")))
+    async with Server(driver, str(tmp_path / "csi.sock")):
+        done = await host.run(
+            [
+                program,
+                f"--csi.endpoint=unix://{tmp_path}/csi.sock",
+                f"--csi.mountdir={tmp_path}/mount",
+                f"--csi.stagingdir={tmp_path}/staging",
+                f"--csi.testvolumesize={GIB}",
+                f"--csi.testvolumeexpandsize={2 * GIB}",
+                "--ginkgo.no-color",
+            ],
+            timeout=300,
+            check=False,
+            env=dict(os.environ),
+        )
+    await host.close()
+    assert done.code == 0, done.output[-20_000:]
+    passed = re.search(r"(\d+) Passed \| 0 Failed", done.output)
+    assert passed, done.output[-2_000:]
+    assert int(passed[1]) >= 40

@@ -1,11 +1,10 @@
-"""The driver of shared directories: many nodes at once, owners, sizes, crashes, csi-sanity."""
+"""The driver of shared directories: many nodes at once, owners, sizes, crashes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,10 +14,10 @@ from msgspec import Struct, structs
 
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, Code
-from volplane.drivers.efs import Controller, Node, Shares, Whole
+from volplane.drivers.efs import Controller, Node, Shares
 from volplane.drivers.efs.parameters import parse
 from volplane.host import Host, NodePaths
-from volplane.sdk import Local, Server
+from volplane.sdk import Local
 from volplane.sdk.errors import InvalidArgument
 
 pytestmark = pytest.mark.root
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.root
 GIB = 1 << 30
 MODE = v1.VolumeCapability.AccessMode
 SHARED = convert.capability(MODE.MULTI_NODE_MULTI_WRITER)
-CACHE = Path("~/.cache/volplane/bin").expanduser()
 
 
 class World(Struct):
@@ -245,37 +243,3 @@ async def test_what_was_being_removed_is_removed_at_the_next_start(tmp_path: Pat
         await w.delete(volume)
         reply = await w.controller.call("ListVolumes", v1.ListVolumesRequest())
         assert not reply.entries
-
-
-class Paths(NodePaths):
-    def real(self, path: str) -> str:
-        return path
-
-
-@pytest.mark.slow
-async def test_csi_sanity_finds_nothing(tmp_path: Path) -> None:
-    program = shutil.which("csi-sanity") or shutil.which("csi-sanity", path=str(CACHE))
-    if program is None:
-        pytest.skip("csi-sanity is not installed")
-    host = Host()
-    driver = Whole(Shares(str(tmp_path / "efs")), "n1", host, Paths(str(tmp_path / "n")))
-    async with Server(driver, str(tmp_path / "csi.sock")):
-        done = await host.run(
-            [
-                program,
-                f"--csi.endpoint=unix://{tmp_path}/csi.sock",
-                f"--csi.mountdir={tmp_path}/mount",
-                f"--csi.stagingdir={tmp_path}/staging",
-                f"--csi.testvolumesize={GIB}",
-                f"--csi.testvolumeexpandsize={2 * GIB}",
-                "--ginkgo.no-color",
-            ],
-            timeout=300,
-            check=False,
-            env=dict(os.environ),
-        )
-    await host.close()
-    assert done.code == 0, done.output[-20_000:]
-    passed = re.search(r"(\d+) Passed \| 0 Failed", done.output)
-    assert passed, done.output[-2_000:]
-    assert int(passed[1]) >= 40

@@ -1,4 +1,4 @@
-"""Upstream's csi-sanity on the EBS driver, both services on one socket."""
+"""Upstream's csi-sanity on our drivers, both services of each on one socket."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 
 from tests.support import peers
 from volplane.cloud import Instance, Settings, serving
-from volplane.drivers.ebs import Account, Place, Whole, connect
+from volplane.drivers import ebs, efs
+from volplane.drivers.ebs import Account, Place, connect
 from volplane.host import Host, NodePaths
-from volplane.sdk import Server
+from volplane.sdk import Driver, Server
 from volplane.sdk.capabilities import Offer
 from volplane.store.memory import MemoryStore
 
@@ -22,10 +23,13 @@ GIB = 1 << 30
 
 # Why csi-sanity skips, and the call or claim that would have made it run.
 REASONS = {
+    "Controller Publish, UnpublishVolume not supported": "ControllerPublishVolume",
     "ControllerGetVolumeHealth not supported": "ControllerGetVolumeHealth",
     "ControllerListVolumeHealth not supported": "ControllerListVolumeHealth",
     "ControllerModifyVolume not supported": "ControllerModifyVolume",
+    "ControllerPublishVolume not supported": "ControllerPublishVolume",
     "ControllerPublishVolume.readonly field not supported": "PUBLISH_READONLY",
+    "ControllerUnpublishVolume not supported": "ControllerUnpublishVolume",
     "CreateSnapshot not supported": "CreateSnapshot",
     "DeleteSnapshot not supported": "DeleteSnapshot",
     "GetSnapshot not supported": "GetSnapshot",
@@ -33,8 +37,11 @@ REASONS = {
     "ListSnapshots not supported": "ListSnapshots",
     "Modify Volume not supported": "ControllerModifyVolume",
     "Modify volume not supported": "ControllerModifyVolume",
+    "NodeExpandVolume not supported": "NodeExpandVolume",
     "NodeGetStorageHealth not supported": "NodeGetStorageHealth",
     "NodeGetVolumeHealth not supported": "NodeGetVolumeHealth",
+    "NodeStageVolume not supported": "NodeStageVolume",
+    "NodeUnstageVolume not supported": "NodeUnstageVolume",
     "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
     "Snapshot not supported": "CreateSnapshot",
     "Volume Cloning not supported": "CLONE_VOLUME",
@@ -48,11 +55,16 @@ class Paths(NodePaths):
         return f"{self.root}/dev/{path.removeprefix('/dev/')}" if path.startswith("/dev/") else path
 
 
-@pytest.mark.root
-@pytest.mark.slow
-@pytest.mark.peer("csi-sanity")
-async def test_csi_sanity_finds_nothing(tmp_path: Path) -> None:
-    host, paths, report = Host(), Paths(str(tmp_path / "n")), tmp_path / "report.json"
+class OwnPaths(NodePaths):
+    def real(self, path: str) -> str:
+        return path
+
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("csi-sanity")]
+
+
+async def test_the_driver_of_disks(tmp_path: Path) -> None:
+    host, paths = Host(), Paths(str(tmp_path / "n"))
     settings = Settings(
         data_dir=str(tmp_path),
         access_key="key",
@@ -61,35 +73,50 @@ async def test_csi_sanity_finds_nothing(tmp_path: Path) -> None:
     )
     async with serving(settings, host, MemoryStore()) as address:
         ec2 = await connect(Account(address, access_key="key", secret_key="secret"), host)
-        driver = Whole(ec2, Place("i-1", "us-east-1a"), host, paths)
-        async with Server(driver, str(tmp_path / "csi.sock")):
-            done = await host.run(
-                [
-                    peers.path("csi-sanity"),
-                    f"--csi.endpoint=unix://{tmp_path}/csi.sock",
-                    f"--csi.mountdir={tmp_path}/mount",
-                    f"--csi.stagingdir={tmp_path}/staging",
-                    f"--csi.testvolumesize={GIB}",
-                    f"--csi.testvolumeexpandsize={2 * GIB}",
-                    "--csi.testnodevolumeattachlimit",
-                    "--ginkgo.no-color",
-                    f"--ginkgo.json-report={report}",
-                ],
-                timeout=300,
-                check=False,
-                env=dict(os.environ),
-            )
+        driver = ebs.Whole(ec2, Place("i-1", "us-east-1a"), host, paths)
+        passed = await finds_nothing(driver, host, tmp_path, "--csi.testnodevolumeattachlimit")
     await host.close()
+    assert passed >= 80
+
+
+async def test_the_driver_of_shared_directories(tmp_path: Path) -> None:
+    host = Host()
+    driver = efs.Whole(efs.Shares(str(tmp_path / "efs")), "n1", host, OwnPaths(str(tmp_path / "n")))
+    passed = await finds_nothing(driver, host, tmp_path)
+    await host.close()
+    assert passed >= 40
+
+
+async def finds_nothing(driver: Driver, host: Host, directory: Path, *more: str) -> int:
+    """No failure, and nothing skipped that the driver offers; how many passed."""
+    report = directory / "report.json"
+    async with Server(driver, str(directory / "csi.sock")):
+        done = await host.run(
+            [
+                peers.path("csi-sanity"),
+                f"--csi.endpoint=unix://{directory}/csi.sock",
+                f"--csi.mountdir={directory}/mount",
+                f"--csi.stagingdir={directory}/staging",
+                f"--csi.testvolumesize={GIB}",
+                f"--csi.testvolumeexpandsize={2 * GIB}",
+                *more,
+                "--ginkgo.no-color",
+                f"--ginkgo.json-report={report}",
+            ],
+            timeout=300,
+            check=False,
+            env=dict(os.environ),
+        )
     assert done.code == 0, done.output[-20_000:]
     told = _specs(report)
     states = Counter(spec["State"] for spec in told)
     assert states.keys() <= {"passed", "skipped", "pending"}  # pending: switched off in csi-sanity itself
-    assert states["passed"] > 50
     offer = Offer(driver)
     for spec in told:
         if spec["State"] == "skipped":
             wanted = REASONS[spec["Failure"]["Message"]]
             assert wanted not in offer.methods | offer.claims, spec["LeafNodeText"]
+    return states["passed"]
 
 
 def _specs(report: Path) -> list[dict[str, Any]]:

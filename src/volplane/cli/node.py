@@ -21,20 +21,28 @@ from volplane.node.settings import NodeSettings
 @click.option("--kubeconfig", default="", help="where the API server is, and who we are")
 @click.option("--cover", multiple=True, help="a directory that no container may see")
 @click.option("--latency", default="", help="disks take as long as a cloud's: ebs, io2 or efs")
-def command(settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...], latency: str) -> None:
+@click.option("--shared-dir", default="/var/lib/volplane/efs", help="where shared file systems are")
+def command(
+    settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...], latency: str, shared_dir: str
+) -> None:
     """Run pods and their volumes on this machine until stopped; then pods are stopped, volumes unmounted."""
     need_root()
-    serve(lambda stop: _serve(settings, kubeconfig, cover, latency, stop))
+    serve(lambda stop: _serve(settings, kubeconfig, cover, latency, shared_dir, stop))
 
 
 async def _serve(
-    settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...], latency: str, stop: asyncio.Event
+    settings: NodeSettings,
+    kubeconfig: str,
+    cover: tuple[str, ...],
+    latency: str,
+    shared_dir: str,
+    stop: asyncio.Event,
 ) -> None:
     client = connect(kubeconfig, "kubelet")
     host = Host()
     name = settings.hostname_override or os.uname().nodename.lower()
     places = {name: ebs.Place(settings.instance_id, settings.zone, latency=latency)}
-    kit = Kit(by_account, host, account(), places)
+    kit = Kit(by_account, host, account(), places, shared_dir)
     try:
         await runner.run(settings, client, host, images(kit), stop=stop, cover=cover)
     finally:

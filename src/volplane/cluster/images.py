@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from volplane.base.settings import BadFlag, parse
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.drivers import ebs
+from volplane.drivers import ebs, efs
 from volplane.host import Host
 from volplane.loops.controller import Unable
 from volplane.node.containers.task import TaskContext, TaskImage
@@ -34,6 +34,7 @@ class Kit(Struct, frozen=True):
     host: Host
     account: ebs.Account
     places: Mapping[str, ebs.Place]  # by node
+    shared: str  # the directory of shared file systems
 
 
 class DriverSettings(Struct, frozen=True, kw_only=True):
@@ -53,6 +54,22 @@ def images(kit: Kit) -> dict[str, TaskImage]:
         elif mode == "node":
             place = kit.places[context.env["CSI_NODE_NAME"]]
             await _until_stopped(context, ebs.run_node(place, kit.host, context.node, socket))
+        else:
+            raise SystemExit(f'the first argument says what to run, "controller" or "node", not "{mode}"')
+
+    async def efs_plugin(context: TaskContext) -> None:
+        mode, *rest = context.args or ("",)
+        settings = _settings(DriverSettings, rest)
+        socket = context.path("/" + settings.endpoint.removeprefix("unix:").lstrip("/"))
+        if mode == "controller":
+            await _until_stopped(context, efs.run_controller(kit.shared, kit.host, socket))
+        elif mode == "node":
+            name = context.env["CSI_NODE_NAME"]
+            place = kit.places[name]
+            serving = efs.run_node(
+                kit.shared, place.instance, kit.host, context.node, socket, latency=place.latency
+            )
+            await _until_stopped(context, serving)
         else:
             raise SystemExit(f'the first argument says what to run, "controller" or "node", not "{mode}"')
 
@@ -86,6 +103,7 @@ def images(kit: Kit) -> dict[str, TaskImage]:
 
     return {
         "volplane/ebs-plugin": ebs_plugin,
+        "volplane/efs-plugin": efs_plugin,
         "volplane/csi-provisioner": csi_provisioner,
         "volplane/csi-attacher": sidecar("csi-attacher", attacher.Settings, attacher.run),
         "volplane/csi-resizer": sidecar("csi-resizer", resizer.Settings, resizer.run),

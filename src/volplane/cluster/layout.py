@@ -55,6 +55,7 @@ class Layout:
         self.state = self.directory / "state.db"
         self.kubeconfig = self.directory / "kubeconfig"
         self.cloud = self.directory / "cloud"
+        self.shared = self.directory / "efs"
         self.run = self.directory / "run"
         self.ready = self.directory / "ready"
         self._memory = self.directory / "cluster.json"

@@ -235,7 +235,7 @@ class Separate:
                 flags.append(f"--{field.replace('_', '-')}={value}")
         if self.settings.latency:
             flags.append(f"--latency={self.settings.latency}")
-        return [*flags, f"--cover={self.layout.directory}"]
+        return [*flags, f"--shared-dir={self.layout.shared}", f"--cover={self.layout.directory}"]
 
     def _environment(self, *, again: bool) -> dict[str, str]:
         memory = self.memory

@@ -155,6 +155,7 @@ class Cluster:
             self.host,
             account(self.memory),
             {member.name: place(member, self.settings.latency)},
+            str(self.layout.shared),
         )
         settings = node_settings(self.server.authority, member, self.memory)
         client = self.client_of("kubelet")

@@ -39,6 +39,7 @@ EXPAND = "volume_fs_resize"
 VERIFY = "verify_controller_attached_volume"
 
 RESIZED = Words("NodeExpandVolume", stage="", publish="", failed="VolumeResizeFailed")
+ATTACHED = Words("AttachVolume", stage="", publish="", failed="FailedAttachVolume")
 
 Work = Stage | Publish | Refuse | Expand | Unpublish | Unstage
 
@@ -49,6 +50,11 @@ class NodeView(Protocol):
     @property
     def reported(self) -> frozenset[str]:
         """volumesInUse as the API server has acknowledged it."""
+        ...
+
+    @property
+    def managed(self) -> bool:
+        """The attach/detach controller attaches what this node needs."""
         ...
 
     @property
@@ -110,8 +116,8 @@ class Actor:
                 await self._stage(entry, entry.wanted[pod])
             case Publish(pod):
                 await self._publish(entry, entry.wanted[pod])
-            case Refuse(_, why):
-                raise _Failed(entry.plugin.words.publish, why)
+            case Refuse(_, why, attach):
+                raise _Failed("Attach" if attach else entry.plugin.words.publish, why)
             case Expand(pod):
                 await self._expand(entry, entry.wanted[pod])
             case Unpublish(pod):
@@ -126,7 +132,7 @@ class Actor:
         if spec is None or failure.step == VERIFY:  # only failing mounts become events
             log.warning("%s failed for volume %s: %s", failure.step, entry.unique, failure)
             return
-        words = RESIZED if isinstance(work, Expand) else entry.plugin.words
+        words = _words(entry, work)
         message = f'{words.operation}.{failure.phrase} for volume "{spec.name}" : {failure}'
         log.warning("%s", message, extra={"pod": spec.pod.key})
         self.events.warning(spec.pod, words.failed, message)
@@ -209,6 +215,15 @@ class Actor:
             entry.device = after_unmount(outcome)
         if error is not None:
             raise _Failed("UnmountDevice", error)
+
+
+def _words(entry: Entry, work: Work) -> Words:
+    match work:
+        case Expand():
+            return RESIZED
+        case Refuse(attach=True):
+            return ATTACHED
+    return entry.plugin.words
 
 
 def _operation(entry: Entry, work: Work) -> tuple[Key, str]:

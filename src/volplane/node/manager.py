@@ -282,7 +282,13 @@ class VolumeManager:
         attached = entry.unique in self.node.attached
         entry.verified = entry.verified and attached
         reported = entry.unique in self.node.reported
-        view = entry.view(reported=reported, attached=attached, settled=self.settled, alive=self._alive)
+        view = entry.view(
+            reported=reported,
+            attached=attached,
+            settled=self.settled,
+            alive=self._alive,
+            managed=self.node.managed,
+        )
         steps = list(plan(view))
         entry.waits("")
         leaving = [step for step in steps if isinstance(step, Unpublish)]

@@ -18,6 +18,11 @@ from msgspec import Struct
 
 from volplane.rules.steps import UNTIL_CHANGED, Wait
 
+UNMANAGED = (
+    "this node attaches volumes itself (--enable-controller-attach-detach=false), and a volume of a CSI "
+    "driver can only be attached by the attach/detach controller"
+)
+
 
 class State(StrEnum):
     """Of a staged device, or of one pod's mount."""
@@ -47,6 +52,7 @@ class Volume(Struct, frozen=True):
     attachable: bool = False
     one_pod: bool = False  # ReadWriteOncePod is its only access mode
     reported: bool = False  # the API server has acknowledged it in volumesInUse
+    managed: bool = True  # the attach/detach controller attaches what this node needs
     attached: bool = False  # node.status.volumesAttached lists it
     settled: bool = True
     growing: str = ""  # the pod through whose mount it is to be expanded
@@ -69,6 +75,7 @@ class Refuse(Struct, frozen=True):
 
     pod: str
     why: str
+    attach: bool = False  # what fails is the attaching
 
 
 class Expand(Struct, frozen=True):
@@ -117,6 +124,10 @@ def _mount(volume: Volume, leaving: list[str]) -> Iterator[Step]:
         if volume.pods.get(pod, State.ABSENT) is not State.MOUNTED or pod in volume.stale
     ]
     if not todo:
+        return
+    if volume.attachable and not volume.managed:
+        for pod in todo:
+            yield Refuse(pod, UNMANAGED, attach=True)
         return
     if volume.attachable and not volume.reported:
         yield Report()

@@ -37,6 +37,7 @@ from volplane.node.pods.worker import Shared
 from volplane.node.reconstruct import attachability, reconstruct
 from volplane.node.settings import NodeSettings
 from volplane.node.sources import Sources
+from volplane.node.stats import VolumeStats
 from volplane.node.status import NodeObject
 from volplane.volumes import kinds
 from volplane.volumes.base import Plugin, Site, Spec
@@ -115,6 +116,8 @@ class NodeRole:
         await self._take_over()
         self._spawn(self._republish(), "republish")
         self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
+        stats = VolumeStats(self.volumes, self.events, self.settings.feature_gates)
+        self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")
 
     async def _listen(self) -> None:
         """The kubelet's API; without a certificate there is none."""

@@ -32,6 +32,8 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     node_lease_duration: float = 40.0
     sync_frequency: float = 60.0  # how often volumes that want it are published again
     claim_read_frequency: float = 60.0  # how often claims of mounted volumes are read: they may have grown
+    volume_stats_agg_period: float = 60.0  # how often drivers are asked how full volumes are; 0: never
+    feature_gates: Mapping[str, bool] = {}
     csi_timeout: float = 120.0  # for each step of a CSI volume; then it counts as uncertain
     cluster_host: str = ""  # KUBERNETES_SERVICE_HOST of the containers
     cluster_port: int = 0

@@ -56,6 +56,7 @@ class NodeObject:
 
     def __init__(self, client: Client, settings: NodeSettings, name: str) -> None:
         self.client, self.settings, self.name = client, settings, name
+        self.managed = settings.enable_controller_attach_detach
         self.cache = client.cache(Node, fields=f"metadata.name={name}")
         self.port = 0
         self.uid = ""

@@ -47,7 +47,9 @@ class Entry:
         self.again = False  # something changed while the task was at work
         self.timer: asyncio.TimerHandle | None = None
 
-    def view(self, *, reported: bool, attached: bool, settled: bool, alive: Container[str]) -> Volume:
+    def view(
+        self, *, reported: bool, attached: bool, settled: bool, alive: Container[str], managed: bool = True
+    ) -> Volume:
         return Volume(
             name=self.unique,
             wanted=tuple(self.wanted),
@@ -58,6 +60,7 @@ class Entry:
             staged=self.staged,
             attachable=self.attachable,
             one_pod=any(_is_for_one_pod(s.volume) for s in self.wanted.values()),
+            managed=managed,
             reported=reported,
             attached=attached,
             settled=settled,

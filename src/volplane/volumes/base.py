@@ -83,6 +83,19 @@ class Device(Struct, frozen=True):
     name: str = ""  # of the persistent volume, where that is known
 
 
+class Usage(Struct, frozen=True):
+    """How full a volume is, as far as its driver says so, and whether anything is wrong with it."""
+
+    capacity: int | None = None
+    available: int | None = None
+    used: int | None = None
+    inodes: int | None = None
+    inodes_free: int | None = None
+    inodes_used: int | None = None
+    abnormal: bool | None = None
+    message: str = ""
+
+
 class Words(Struct, frozen=True):
     """What users of this kind of volume read in events."""
 
@@ -163,6 +176,10 @@ class Plugin:
     async def expand(self, spec: Spec, size: int) -> None:
         """What the pod has mounted takes up `size` bytes. Raises Infeasible, NotInUse, or as publish does."""
         raise NotImplementedError
+
+    async def usage(self, spec: Spec) -> Usage | None:
+        """None if nobody can tell."""
+        return None
 
     async def unpublish(self, place: Place) -> None:
         await self.run(remove_volume, self.directory(place.pod, place.name))

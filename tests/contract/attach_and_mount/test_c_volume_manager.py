@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import Hook, NodeWorld, node_world, settled, there, unique
-from volplane.api.core import PersistentVolumeClaim, Pod
+from tests.node.nodeworld import NODE, Hook, NodeWorld, node_world, settled, there, unique
+from volplane.api.core import Event, Node, PersistentVolumeClaim, Pod
 from volplane.api.storage import CSIDriver
 from volplane.csi.outcome import CallError, Code
 from volplane.host import mounts
@@ -388,3 +388,21 @@ async def test_pod_deleted_while_nodestage_hangs_on_a_real_socket_with_the_durat
 def whys(here: NodeWorld) -> list[str]:
     assert here.role is not None
     return [w.why for w in here.role.waits()]
+
+
+async def test_without_controller_attach_detach_a_csi_volume_gets_a_clear_event() -> None:
+    async with node_world() as here:
+        await here.start(enable_controller_attach_detach=False)
+        await here.start_driver()
+        await here.registered()
+        node = await here.client.get(Node, NODE)
+        assert "volumes.kubernetes.io/controller-managed-attach-detach" not in node.metadata.annotations
+        await here.volume(attached=False)
+        await here.pod(claim="data")
+        told = await here.until_told("--enable-controller-attach-detach=false")
+        assert told.startswith('AttachVolume.Attach failed for volume "pv-data" : this node attaches volumes')
+        reasons = {e.reason for e in await here.client.list(Event, "default") if e.message == told}
+        assert reasons == {"FailedAttachVolume"}
+        assert not here.disks.calls
+        await here.delete()
+        await here.until_phase("gone")

@@ -28,6 +28,7 @@ from volplane.volumes.base import (
     Spec,
     Transient,
     Uncertain,
+    Usage,
     VolumeFailure,
     remove_empty,
 )
@@ -263,6 +264,19 @@ class Csi(Plugin):
             await call(driver, "NodeExpandVolume", message, spec.pod)
         if call.refused:
             raise refusal(call.refused)
+
+    async def usage(self, spec: Spec) -> Usage | None:
+        driver = self.drivers[request.driver_of(spec)]
+        capabilities = await self._capabilities(driver)
+        if Rpc.GET_VOLUME_STATS not in capabilities:
+            return None
+        message = v1.NodeGetVolumeStatsRequest(
+            volume_id=request.handle_of(spec), volume_path=self.volume_path(spec)
+        )
+        if await driver.stages() and not request.is_inline(spec):
+            message.staging_target_path = self.staging_path(spec)
+        reply = await driver.call("NodeGetVolumeStats", message)
+        return request.usage(reply, condition=Rpc.VOLUME_CONDITION in capabilities)
 
     # --- and back
 

@@ -13,7 +13,7 @@ from volplane.api import names
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.csi import convert, v1
-from volplane.volumes.base import Spec, VolumeFailure
+from volplane.volumes.base import Spec, Usage, VolumeFailure
 from volplane.volumes.csi.drivers import Rpc
 
 PERSISTENT, EPHEMERAL = "Persistent", "Ephemeral"
@@ -144,3 +144,21 @@ def _is_single_node(spec: Spec) -> bool:
     if spec.volume is None:
         return True  # an inline volume counts as ReadWriteOnce
     return bool({"ReadWriteOnce", "ReadWriteOncePod"} & set(spec.volume.spec.access_modes))
+
+
+def usage(reply: v1.NodeGetVolumeStatsResponse, *, condition: bool) -> Usage:
+    """A driver that answers without figures has failed, unless it only tells of the volume's condition."""
+    told: dict[str, int] = {}
+    for figures in reply.usage:
+        if figures.unit == v1.VolumeUsage.BYTES:
+            told |= {"capacity": figures.total, "available": figures.available, "used": figures.used}
+        elif figures.unit == v1.VolumeUsage.INODES:
+            told |= {
+                "inodes": figures.total,
+                "inodes_free": figures.available,
+                "inodes_used": figures.used,
+            }
+    abnormal = reply.volume_condition.abnormal if condition else None
+    if not told and abnormal is None:
+        raise VolumeFailure("failed to get usage from response. usage is nil")
+    return Usage(**told, abnormal=abnormal, message=reply.volume_condition.message)

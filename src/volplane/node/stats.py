@@ -1,0 +1,99 @@
+"""How full the volumes of this node's pods are, and how they are: asked of their drivers once a minute.
+
+Two nodes of one process share the metrics; what a node has shown of a claim it takes back when the claim's
+last pod has left, so that a volume that moved is not shown twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+
+from volplane.base import metrics
+from volplane.csi.outcome import CallError
+from volplane.loops.events import Recorder
+from volplane.node.manager import VolumeManager
+from volplane.volumes.base import Spec, Usage, VolumeFailure
+
+log = logging.getLogger(__name__)
+
+JITTER = 0.1
+HEALTH = "CSIVolumeHealth"
+
+_LABELS = ("namespace", "persistentvolumeclaim")
+_SHOWN = {
+    field: metrics.gauge(f"kubelet_volume_stats_{name}", text, _LABELS)
+    for field, name, text in (
+        ("capacity", "capacity_bytes", "Capacity in bytes of the volume"),
+        ("available", "available_bytes", "Number of available bytes in the volume"),
+        ("used", "used_bytes", "Number of used bytes in the volume"),
+        ("inodes", "inodes", "Maximum number of inodes in the volume"),
+        ("inodes_free", "inodes_free", "Number of free inodes in the volume"),
+        ("inodes_used", "inodes_used", "Number of used inodes in the volume"),
+    )
+}
+_ABNORMAL = metrics.gauge(
+    "kubelet_volume_stats_health_status_abnormal", "1 if the volume is unhealthy, 0 if it is healthy", _LABELS
+)
+
+Claim = tuple[str, str]  # namespace, name
+
+
+class VolumeStats:
+    def __init__(self, manager: VolumeManager, events: Recorder, gates: Mapping[str, bool]) -> None:
+        self.manager, self.events = manager, events
+        self._health = gates.get(HEALTH, False)
+        self._told: dict[Claim, Usage] = {}
+
+    async def run(self, period: float) -> None:
+        """Until cancelled; a period of nothing means never."""
+        if period <= 0:
+            return
+        try:
+            while True:
+                await asyncio.sleep(period * (1 + random.uniform(0, JITTER)))
+                await self.look()
+        finally:
+            self._forget(set())
+
+    async def look(self) -> None:
+        seen: set[Claim] = set()
+        for entry in list(self.manager.entries.values()):
+            for uid, spec in list(entry.wanted.items()):
+                if spec.claim is None or not entry.is_mounted(uid):
+                    continue
+                claim = (spec.claim.namespace, spec.claim.name)
+                seen.add(claim)
+                await self._ask(claim, spec)
+        self._forget(seen)
+
+    async def _ask(self, claim: Claim, spec: Spec) -> None:
+        plugin = self.manager.plugins[spec.plugin]
+        try:
+            usage = await plugin.usage(spec)
+        except (VolumeFailure, CallError, OSError) as error:
+            log.warning("no figures of volume %s: %s", spec.name, error)
+            return
+        if usage is not None:
+            self._show(claim, spec, usage)
+
+    def _show(self, claim: Claim, spec: Spec, usage: Usage) -> None:
+        self._told[claim] = usage
+        for field, gauge in _SHOWN.items():
+            value = getattr(usage, field)
+            if value is not None:
+                gauge.labels(*claim).set(value)
+        if self._health and usage.abnormal is not None:
+            _ABNORMAL.labels(*claim).set(float(usage.abnormal))
+            if usage.abnormal:
+                text = f"Volume {spec.source.name}: {usage.message}"
+                self.events.warning(spec.pod, "VolumeConditionAbnormal", text)
+
+    def _forget(self, kept: set[Claim]) -> None:
+        for claim in self._told.keys() - kept:
+            del self._told[claim]
+            for gauge in (*_SHOWN.values(), _ABNORMAL):
+                if claim in gauge._metrics:
+                    gauge.remove(*claim)

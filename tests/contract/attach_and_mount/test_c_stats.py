@@ -1,0 +1,120 @@
+"""Section C10: how full volumes are and how they are, asked of the driver and shown by the node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.contract.attach_and_mount.test_block_volumes import with_disk
+from tests.loops.inprocess import until
+from tests.node.nodeworld import Disks, NodeWorld, node_world
+from volplane.api.core import Event
+from volplane.base import metrics
+from volplane.csi import v1
+from volplane.csi.outcome import CallError, Code
+
+pytestmark = pytest.mark.root
+
+SOON = 0.05
+LABELS = '{namespace="default",persistentvolumeclaim="data"}'
+
+
+class Telling(Disks):
+    """Says how full its volumes are."""
+
+    claims = frozenset({"VOLUME_CONDITION"})
+    wrong = ""
+
+    async def node_get_volume_stats(
+        self, request: v1.NodeGetVolumeStatsRequest
+    ) -> v1.NodeGetVolumeStatsResponse:
+        await self._enter("stats", request)
+        unit = v1.VolumeUsage
+        return v1.NodeGetVolumeStatsResponse(
+            usage=[
+                unit(unit=unit.BYTES, total=100, available=60, used=40),
+                unit(unit=unit.INODES, total=10, available=6, used=4),
+            ],
+            volume_condition=v1.VolumeCondition(abnormal=bool(self.wrong), message=self.wrong),
+        )
+
+
+async def ready(here: NodeWorld, **settings: Any) -> None:
+    here.disks = Telling(here.paths)
+    await here.start(volume_stats_agg_period=SOON, **settings)
+    await here.start_driver()
+    await here.registered()
+    await here.volume()
+    await here.pod(claim="data")
+    await here.until_ready()
+
+
+def shown(name: str) -> float | None:
+    for line in metrics.render().decode().splitlines():
+        if line.startswith(f"kubelet_volume_stats_{name}{LABELS} "):
+            return float(line.rpartition(" ")[2])
+    return None
+
+
+async def until_shown(name: str, value: float | None) -> None:
+    async def is_shown() -> bool:
+        return shown(name) == value
+
+    await until(is_shown, 60)
+
+
+async def test_stats_bytes_and_inodes_by_pvc_and_gone_with_the_pod() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await until_shown("capacity_bytes", 100)
+        figures = {"available_bytes": 60, "used_bytes": 40, "inodes": 10, "inodes_free": 6, "inodes_used": 4}
+        assert {name: shown(name) for name in figures} == figures
+        request = next(r for name, r in here.disks.calls if name == "stats")
+        assert request.volume_id == "vol-data"
+        assert request.volume_path.endswith("/volumes/kubernetes.io~csi/pv-data/mount")
+        assert shown("health_status_abnormal") is None  # only with its gate
+        await here.delete()
+        await until_shown("capacity_bytes", None)
+
+
+async def test_volume_condition_abnormal_with_its_gate() -> None:
+    async with node_world() as here:
+        await ready(here, feature_gates={"CSIVolumeHealth": True})
+        await until_shown("health_status_abnormal", 0)
+        assert isinstance(here.disks, Telling)
+        here.disks.wrong = "the disk makes noises"
+        await here.until_told("Volume data: the disk makes noises")
+        reasons = {e.reason for e in await here.client.list(Event, "default") if "noises" in e.message}
+        assert reasons == {"VolumeConditionAbnormal"}
+        await until_shown("health_status_abnormal", 1)
+
+
+async def test_a_driver_that_fails_to_tell_disturbs_nobody() -> None:
+    async with node_world() as here:
+
+        async def fail(request: Any) -> None:
+            raise CallError(Code.INTERNAL, "no idea")
+
+        await ready(here)
+        await until_shown("capacity_bytes", 100)
+        here.disks.hooks["stats"] = fail
+        before = here.disks.counted()["stats"]
+
+        async def asked_again() -> bool:
+            return here.disks.counted()["stats"] > before + 2
+
+        await until(asked_again, 60)
+        assert await here.phase() == "Running"
+        assert shown("capacity_bytes") == 100
+
+
+async def test_a_driver_without_the_capability_is_not_asked() -> None:
+    async with with_disk() as (here, _):
+        await here.pod(claim="data", device="/dev/xvda")
+        await here.until_ready()
+        assert here.role is not None
+        (entry,) = here.role.volumes.entries.values()
+        (spec,) = entry.wanted.values()
+        assert await entry.plugin.usage(spec) is None
+        assert here.disks.counted() == {"stage": 1, "publish": 1}

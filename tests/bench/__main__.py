@@ -17,11 +17,11 @@ from pathlib import Path
 import uvloop
 
 import volplane
-from tests.bench import claims, floor, journeys, memory, pods, starting
+from tests.bench import claims, crowds, floor, journeys, memory, pods, starting
 from tests.bench.report import Figure, document, machine, table
 from tests.bench.running import Running
 
-KEYS = "abcdefg"
+KEYS = "abcdefgh"
 
 
 class Sizes:
@@ -32,6 +32,7 @@ class Sizes:
         self.claims, self.pods = (50, 10) if quick else (200, 50)
         self.rounds, self.starts = (1, 1) if quick else (3, 5)
         self.held = 200 if quick else 1000
+        self.crowds = (100,) if quick else (100, 1000, 5000)
 
 
 Waits = dict[str, float]  # measure → the part of its time that the cluster waited for a CPU
@@ -47,6 +48,9 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits) -> list[Fig
         _say("f: memory")
         async with Running(nodes) as running:
             figures += await memory.measure(running, sizes.held)
+    if "h" in only:
+        _say("h: many nodes")
+        figures += await crowds.measure(sizes.crowds)
     if set(only) & set("abcdg"):
         async with Running(nodes) as running:
             figures += await _on_one(running, only, sizes, waits)
@@ -78,7 +82,7 @@ def _say(text: str) -> None:
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g")
+    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
     chosen = parser.parse_args(given)

@@ -20,7 +20,7 @@ _HEAD = ("", "median", "p95", "aim", "", "upstream", "x floor")
 class Figure(Struct, frozen=True, kw_only=True):
     key: str  # a, b, c …
     name: str
-    unit: str  # ms, s, MB
+    unit: str  # ms, s, MB, pods/s, kB
     samples: tuple[float, ...]
     aim: float | None = None
     upstream: float | None = None
@@ -77,7 +77,7 @@ def _stages(figure: Figure) -> Iterable[tuple[str, ...]]:
 
 
 def _number(value: float, unit: str) -> str:
-    digits = 2 if unit == "s" else 0 if unit == "MB" else 1
+    digits = 2 if unit == "s" else 0 if unit in ("MB", "kB", "pods/s") else 1
     return f"{value:.{digits}f} {unit}"
 
 

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from tests.peers import stage as stages
-from tests.peers.stage import Stage
+from tests.peers.stage import NODE, Stage
 
 TEXT = "a line that must be found again"
 SUM = hashlib.sha256(f"{TEXT}\n".encode()).hexdigest()
@@ -33,29 +33,30 @@ def provision(stage: Stage, kind: str, driver: str) -> None:
     stage.gone("pv", name)
 
 
-def mount(stage: Stage, kind: str) -> None:
-    """What one pod writes the next one reads; in between the volume is on no node."""
+def mount(stage: Stage, kind: str, *, node: str = NODE) -> None:
+    """What one pod writes the next one reads, on `node`; in between the volume is on no node."""
     stage.claim("kept", kind)
-    stage.pod("writer", WRITE, {DATA: "kept"})
+    stage.pod("mount-writer", WRITE, {DATA: "kept"})
     name = stage.bound("kept")["metadata"]["name"]
     assert [a["status"]["attached"] for a in attachments(stage, name)] == [True]
-    stage.delete("pod", "writer")
+    stage.delete("pod", "mount-writer")
     stage.wait("it is detached", lambda: not attachments(stage, name))
-    stage.pod("reader", READ, {DATA: "kept"})
-    remove(stage, "reader", "kept")
+    stage.pod("mount-reader", READ, {DATA: "kept"}, node=node)
+    assert [a["spec"]["nodeName"] for a in attachments(stage, name)] == [node]
+    remove(stage, "mount-reader", "kept")
 
 
 def attach(stage: Stage, kind: str, driver: str, finalizer: str) -> None:
     """An attachment is the attacher's while it lasts: its finalizers, its word that the volume is there."""
     stage.claim("moved", kind)
-    stage.pod("holder", WRITE, {DATA: "moved"})
+    stage.pod("attach-holder", WRITE, {DATA: "moved"})
     name = stage.bound("moved")["metadata"]["name"]
     (made,) = attachments(stage, name)
     assert made["spec"]["attacher"] == driver
     assert made["status"]["attached"] is True
     assert finalizer in made["metadata"]["finalizers"]
     assert finalizer in stage.up.get("pv", name)["metadata"]["finalizers"]
-    stage.delete("pod", "holder")
+    stage.delete("pod", "attach-holder")
     stage.gone("volumeattachment", made["metadata"]["name"])
     remove(stage, "", "moved")
     stage.gone("pv", name)
@@ -64,14 +65,14 @@ def attach(stage: Stage, kind: str, driver: str, finalizer: str) -> None:
 def grow(stage: Stage, kind: str) -> None:
     """A claim in use asks for more, and gets it with its data in place."""
     stage.claim("grown", kind)
-    stage.pod("user", WRITE, {DATA: "grown"})
+    stage.pod("grow-user", WRITE, {DATA: "grown"})
     asked = json.dumps({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
     stage.up.kubectl("patch", "pvc", "grown", "--type=merge", "-p", asked)
     stage.wait("the claim has grown", lambda: _capacity(stage, "grown") == "2Gi")
     assert not stage.up.get("pvc", "grown")["status"].get("conditions")
     assert stage.bound("grown")["spec"]["capacity"]["storage"] == "2Gi"
-    stage.up.kubectl("exec", "user", "-c", "stay", "--", "sh", "-ec", READ)
-    remove(stage, "user", "grown")
+    stage.up.kubectl("exec", "grow-user", "-c", "stay", "--", "sh", "-ec", READ)
+    remove(stage, "grow-user", "grown")
 
 
 def _capacity(stage: Stage, claim: str) -> str:
@@ -82,19 +83,21 @@ def _capacity(stage: Stage, claim: str) -> str:
 def restore(stage: Stage, kind: str) -> None:
     """A snapshot is taken, becomes ready, and a new claim starts with what it holds."""
     stage.claim("original", kind)
-    stage.pod("user", WRITE, {DATA: "original"})
+    stage.pod("restore-user", WRITE, {DATA: "original"})
     stage.apply(stages.snapshot("kept", "original", of=kind))
     stage.wait("the snapshot is ready", lambda: _status(stage, "kept").get("readyToUse"))
     content = stage.up.get("volumesnapshotcontent", _status(stage, "kept")["boundVolumeSnapshotContentName"])
     assert content["spec"]["deletionPolicy"] == "Delete"
     assert content["status"]["snapshotHandle"]
-    stage.up.kubectl("exec", "user", "-c", "stay", "--", "sh", "-c", "rm /data/line")  # after the snapshot
+    stage.up.kubectl(
+        "exec", "restore-user", "-c", "stay", "--", "sh", "-c", "rm /data/line"
+    )  # after the snapshot
     stage.claim("restored", kind, **stages.from_snapshot("kept"))
-    stage.pod("reader", READ, {DATA: "restored"})
-    remove(stage, "reader", "restored")
+    stage.pod("restore-reader", READ, {DATA: "restored"})
+    remove(stage, "restore-reader", "restored")
     stage.delete("volumesnapshot", "kept")
     stage.gone("volumesnapshotcontent", content["metadata"]["name"])
-    remove(stage, "user", "original")
+    remove(stage, "restore-user", "original")
 
 
 def _status(stage: Stage, snapshot: str) -> dict[str, Any]:
@@ -105,13 +108,13 @@ def _status(stage: Stage, snapshot: str) -> dict[str, Any]:
 def clone(stage: Stage, kind: str) -> None:
     """A claim made of another claim starts with its data and is a volume of its own."""
     stage.claim("source", kind)
-    stage.pod("user", WRITE, {DATA: "source"})
-    remove(stage, "user", "")
+    stage.pod("clone-user", WRITE, {DATA: "source"})
+    remove(stage, "clone-user", "")
     stage.claim("copy", kind, **stages.from_claim("source"))
-    stage.pod("reader", READ, {DATA: "copy"})
+    stage.pod("clone-reader", READ, {DATA: "copy"})
     handles = {stage.bound(claim)["spec"]["csi"]["volumeHandle"] for claim in ("source", "copy")}
     assert len(handles) == 2
-    remove(stage, "reader", "copy")
+    remove(stage, "clone-reader", "copy")
     remove(stage, "", "source")
 
 
@@ -120,10 +123,10 @@ def block(stage: Stage, kind: str) -> None:
     stage.claim("raw", kind, volumeMode="Block")
     write = f"printf '%s' '{TEXT}' | dd of=/dev/raw conv=fsync,notrunc 2>/dev/null"
     read = f"test \"$(dd if=/dev/raw bs={len(TEXT)} count=1 2>/dev/null)\" = '{TEXT}'"
-    stage.pod("writer", f"test -b /dev/raw; {write}", {"/dev/raw": "raw"}, block=True)
-    remove(stage, "writer", "")
-    stage.pod("reader", read, {"/dev/raw": "raw"}, block=True)
-    remove(stage, "reader", "raw")
+    stage.pod("block-writer", f"test -b /dev/raw; {write}", {"/dev/raw": "raw"}, block=True)
+    remove(stage, "block-writer", "")
+    stage.pod("block-reader", read, {"/dev/raw": "raw"}, block=True)
+    remove(stage, "block-reader", "raw")
 
 
 def attachments(stage: Stage, volume: str) -> list[Any]:

@@ -1,0 +1,87 @@
+"""Upstream's sidecars drive our EBS driver, in place of those of its deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.peers import stage as stages
+from tests.peers import stories
+from tests.peers.stage import BUILT_IN, Stage
+
+PEERS = ("kubectl", "csi-provisioner", "csi-resizer", "csi-snapshotter", "snapshot-controller")
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer(*PEERS)]
+
+EBS = "ebs.csi.aws.com"
+CONTROLLER = "ebs-controller"  # the controller service's directory; the node service has the driver's name
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with stages.staged(*stages.without_snapshot_controller(), nodes=2) as stage:
+        stage.delete("deployment", "ebs-csi-controller", "-n", "kube-system")
+        stage.gone("pods", "-n", "kube-system", "-l", "app=ebs-csi-controller")
+        plugin = stages.container(
+            f"{BUILT_IN}ebs-plugin",
+            ["controller", "--endpoint=unix:///csi/csi.sock"],
+            mounts={"/csi": "socket"},
+        )
+        stage.run("ebs-controller", [plugin], {"socket": stages.plugin_directory(CONTROLLER)})
+        stage.roles("csi-provisioner", "rbac.yaml")
+        stage.roles("csi-resizer", "rbac.yaml")
+        stage.roles("csi-snapshotter", "rbac-csi-snapshotter.yaml")
+        stage.roles("snapshot-controller", "rbac-snapshot-controller.yaml")
+        stage.sidecar("csi-provisioner", CONTROLLER, "--default-fstype=ext4", account="csi-provisioner")
+        stage.attacher(CONTROLLER)
+        stage.sidecar("csi-resizer", CONTROLLER, account="csi-resizer")
+        stage.sidecar("csi-snapshotter", CONTROLLER, account="csi-snapshotter")
+        stage.snapshot_controller()
+        stage.apply(
+            stages.storage_class(
+                "ebs", EBS, volumeBindingMode="WaitForFirstConsumer", allowVolumeExpansion=True
+            ),
+            stages.storage_class("at-once", EBS),
+            # Mounted, ext4 grows only for a process with CAP_SYS_RESOURCE; xfs for every root.
+            stages.storage_class(
+                "xfs", EBS, allowVolumeExpansion=True, parameters={"csi.storage.k8s.io/fstype": "xfs"}
+            ),
+            stages.snapshot_class("ebs", EBS),
+        )
+        yield stage
+
+
+def test_a_disk_is_made_and_removed(stage: Stage) -> None:
+    stories.provision(stage, "at-once", EBS)
+
+
+def test_a_disk_moves_to_another_node(stage: Stage) -> None:
+    stories.mount(stage, "ebs", node="worker-2")
+
+
+@pytest.mark.peer("csi-attacher")
+def test_the_attacher_attaches_and_detaches(stage: Stage) -> None:
+    stories.attach(stage, "ebs", EBS, "external-attacher/ebs-csi-aws-com")
+
+
+def test_a_disk_in_use_grows(stage: Stage) -> None:
+    stories.grow(stage, "xfs")
+
+
+def test_a_snapshot_becomes_ready_and_is_restored(stage: Stage) -> None:
+    stories.restore(stage, "ebs")
+
+
+def test_a_disk_is_cloned(stage: Stage) -> None:
+    stories.clone(stage, "ebs")
+
+
+def test_a_raw_device_is_given_to_a_pod(stage: Stage) -> None:
+    stories.block(stage, "ebs")
+
+
+def test_nothing_is_left_and_nobody_was_refused_anything(stage: Stage) -> None:
+    stage.clean_up()
+    assert stage.up.aws("describe-volumes")["Volumes"] == []
+    assert stage.up.aws("describe-snapshots", "--owner-ids", "self")["Snapshots"] == []
+    assert stories.refusals(stage) == []

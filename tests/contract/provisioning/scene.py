@@ -159,6 +159,7 @@ class Stage:
 @asynccontextmanager
 async def virtual(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
     driver = scripted.driver(*features)
+    takes = not {"snapshots", "groups"}.isdisjoint(features)
     async with world() as w:
 
         @asynccontextmanager
@@ -167,13 +168,14 @@ async def virtual(*features: str, mode: str = "Immediate") -> AsyncIterator[Stag
             yield caller
             await caller.close()
 
-        async with _furnished(Stage(w.client, driver, w.role, call), mode) as stage:
+        async with _furnished(Stage(w.client, driver, w.role, call), mode, snapshots=takes) as stage:
             yield stage
 
 
 @asynccontextmanager
 async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
     driver = scripted.driver(*features)
+    takes = not {"snapshots", "groups"}.isdisjoint(features)
     async with AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="c-"))
         store = MemoryStore()
@@ -193,13 +195,13 @@ async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
 
         made = Stage(client, driver, lambda component: Client(transport, component=component), call)
         made.kubeconfig, made.socket = str(server.kubeconfig), socket.path
-        yield await stack.enter_async_context(_furnished(made, mode))
+        yield await stack.enter_async_context(_furnished(made, mode, snapshots=takes))
 
 
 @asynccontextmanager
-async def _furnished(stage: Stage, mode: str) -> AsyncIterator[Stage]:
+async def _furnished(stage: Stage, mode: str, *, snapshots: bool) -> AsyncIterator[Stage]:
     """A class that lets its claims grow, and who makes and binds volumes."""
-    for definition in definitions():
+    for definition in definitions() if snapshots else ():
         await stage.client.create(definition)
     made = storage_class("fast", mode, provisioner=scripted.NAME, allowVolumeExpansion=True)
     await stage.client.create(made)

@@ -1,0 +1,221 @@
+"""At every instant between two effects a role stops, while volumes grow or snapshots are taken; the next one
+finishes the work and nothing is left over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.contract.provisioning import snapping
+from tests.contract.provisioning.scene import Role, Stage, sizes, virtual
+from tests.loops.inprocess import running
+from tests.sidecars.crashing import Doom, DoomedCaller, DoomedTransport
+from volplane import sdk
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
+from volplane.client.client import Client
+from volplane.controllers.snapshot import role
+from volplane.controllers.snapshot.controller import Snapshots
+from volplane.rules import snapshots
+from volplane.sidecars import resizer, snapshotter
+
+pytestmark = pytest.mark.virtual
+
+WHEN = pytest.mark.parametrize("when", ["before", "after"])
+
+
+@asynccontextmanager
+async def doomed(stage: Stage, doom: Doom, run: Role, settings: Any) -> AsyncIterator[None]:
+    """A role whose effects go through the doom; it hangs where it struck, and is gone after the block."""
+    caller = sdk.Local(stage.driver, component="doomed")
+    client = Client(DoomedTransport(stage.client.transport, doom), component="doomed")
+    async with running(run(client, settings, caller=DoomedCaller(caller, doom))):
+        yield
+    await client.close()
+    await caller.close()
+
+
+async def struck(doom: Doom) -> None:
+    async with asyncio.timeout(30):
+        await doom.struck.wait()
+
+
+async def controller(client: Client, settings: Any, **_: Any) -> None:
+    await role.run(client, settings, identity="me")
+
+
+# --- growing: noted, asked, the volume's object, the claim
+
+GROWING = [
+    "patch PersistentVolumeClaim",
+    "ControllerExpandVolume",
+    "patch PersistentVolume",
+    "patch PersistentVolumeClaim",
+]
+
+
+async def test_these_are_the_effects_of_growing() -> None:
+    async with virtual("expand") as stage:
+        await stage.bound()
+        doom = Doom(99, "after")
+        async with doomed(stage, doom, resizer.run, resizer.Settings()):
+            await stage.ask(size="2Gi")
+            await asyncio.sleep(5)
+        assert doom.effects == GROWING
+
+
+@WHEN
+@pytest.mark.parametrize("at", range(1, len(GROWING) + 1))
+@pytest.mark.parametrize("lowered", [False, True])
+async def test_a_stop_while_a_volume_grows_is_made_up_for(at: int, when: str, lowered: bool) -> None:
+    async with virtual("expand") as stage:
+        await stage.bound()
+        doom = Doom(at, when)
+        async with doomed(stage, doom, resizer.run, resizer.Settings()):
+            await stage.ask(size="3Gi")
+            await struck(doom)
+        if lowered:
+            await stage.ask(size="2Gi")
+        async with stage.sidecar(resizer.run, resizer.Settings()):
+            claim = await stage.until_claim(lambda c: sizes(c)["state"] == "NodeResizePending")
+        # What was written down is finished, whatever is asked for since; what was not, was never begun.
+        wanted = "2Gi" if lowered and (at, when) == (1, "before") else "3Gi"
+        assert sizes(claim)["allocated"] == wanted
+        assert (await stage.volume()).spec.capacity["storage"] == wanted
+
+
+# --- taking a snapshot: marked, asked, told, unmarked
+
+TAKING = [
+    "patch VolumeSnapshotContent",
+    "CreateSnapshot",
+    "patch VolumeSnapshotContent",
+    "patch VolumeSnapshotContent",
+]
+
+
+async def test_these_are_the_effects_of_taking_a_snapshot() -> None:
+    async with virtual("snapshots") as stage, stage.controllers(Snapshots):
+        await snapping.snapshot_class(stage)
+        await stage.bound()
+        doom = Doom(99, "after")
+        async with doomed(stage, doom, snapshotter.run, snapshotter.Settings()):
+            await snapping.take(stage)
+            await snapping.ready(stage)
+            await asyncio.sleep(5)
+        assert doom.effects == TAKING
+
+
+@WHEN
+@pytest.mark.parametrize("at", range(1, len(TAKING) + 1))
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_stop_while_a_snapshot_is_taken_leaks_nothing(at: int, when: str, deleted: bool) -> None:
+    async with virtual("snapshots") as stage, stage.controllers(Snapshots):
+        await snapping.snapshot_class(stage)
+        await stage.bound()
+        doom = Doom(at, when)
+        async with doomed(stage, doom, snapshotter.run, snapshotter.Settings()):
+            made = await snapping.take(stage)
+            await struck(doom)
+        if deleted:
+            await snapping.drop(stage)
+        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+            if deleted:
+                await gone(stage, made)
+            else:
+                await snapping.ready(stage)
+                assert len(stage.driver.snapshots) == 1
+                await asyncio.sleep(5)
+                content = await stage.client.get(VolumeSnapshotContent, snapshots.content_name(made))
+                assert snapshots.BEING_CREATED not in content.metadata.annotations
+
+
+async def gone(stage: Stage, made: VolumeSnapshot) -> None:
+    await snapping.gone(stage)
+    await stage.gone(VolumeSnapshotContent, snapshots.content_name(made))
+    assert stage.driver.snapshots == {}
+    await stage.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)
+
+
+# --- letting it go: deleted, told, released
+
+ENDING = ["DeleteSnapshot", "patch VolumeSnapshotContent", "patch VolumeSnapshotContent"]
+
+
+@WHEN
+@pytest.mark.parametrize("at", range(1, len(ENDING) + 1))
+async def test_a_stop_while_a_snapshot_goes_is_made_up_for(at: int, when: str) -> None:
+    async with virtual("snapshots") as stage, stage.controllers(Snapshots):
+        await snapping.snapshot_class(stage)
+        await stage.bound()
+        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+            made = await snapping.take(stage)
+            await snapping.ready(stage)
+            await asyncio.sleep(1)
+        doom = Doom(at, when)
+        async with doomed(stage, doom, snapshotter.run, snapshotter.Settings()):
+            await snapping.drop(stage)
+            await struck(doom)
+        assert doom.effects == ENDING[:at]
+        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+            await gone(stage, made)
+
+
+# --- the snapshot controller: finalizer and class, claim held, content, status; then the content's news
+
+
+async def effects_of_controlling() -> list[str]:
+    async with virtual("snapshots") as stage:
+        await snapping.snapshot_class(stage)
+        await stage.bound()
+        doom = Doom(99, "after")
+        async with (
+            doomed(stage, doom, controller, role.Settings()),
+            stage.sidecar(snapshotter.run, snapshotter.Settings()),
+        ):
+            await snapping.take(stage)
+            await snapping.ready(stage)
+            await asyncio.sleep(5)
+        return doom.effects
+
+
+async def test_these_are_the_effects_of_controlling() -> None:
+    effects = await effects_of_controlling()
+    assert effects[:4] == [
+        "patch VolumeSnapshot",
+        "patch PersistentVolumeClaim",
+        "create VolumeSnapshotContent",
+        "patch VolumeSnapshot",
+    ]
+    assert len(effects) == 7
+
+
+@WHEN
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_stop_of_the_snapshot_controller_is_made_up_for(at: int, when: str, deleted: bool) -> None:
+    async with virtual("snapshots") as stage:
+        await snapping.snapshot_class(stage)
+        await stage.bound()
+        async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
+            doom = Doom(at, when)
+            async with doomed(stage, doom, controller, role.Settings()):
+                made = await snapping.take(stage)
+                await struck(doom)
+            if deleted:
+                await snapping.drop(stage)
+            async with stage.controllers(Snapshots):
+                if deleted:
+                    await gone(stage, made)
+                else:
+                    await snapping.ready(stage)
+                    await asyncio.sleep(5)
+                    held = (snapshots.AS_SOURCE, snapshots.BOUND)
+                    assert (await snapping.get(stage)).metadata.finalizers == held
+                    claim = await stage.claim()
+                    assert snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers
+                    assert len(stage.driver.snapshots) == 1

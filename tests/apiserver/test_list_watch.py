@@ -104,7 +104,6 @@ async def test_list_options_that_make_no_sense_are_refused(served: Any) -> None:
             "continue=x",
             "labelSelector=a%20b",
             "fieldSelector=spec.x%3D1",
-            "watch=maybe",
         ):
             assert (await api.get(f"{MAPS}?{query}")).status == 400, query
         unknown = await api.get(f"{DEFAULT}/pods?fieldSelector=spec.colour%3Dred")

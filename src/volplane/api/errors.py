@@ -162,9 +162,13 @@ class Conflict(APIError):
     MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
     @classmethod
-    def of(cls, kind: Kind, name: str, why: str = MODIFIED, *, resource: str = "") -> Conflict:
+    def of(
+        cls, kind: Kind, name: str, why: str = MODIFIED, *, resource: str = "", called: str = ""
+    ) -> Conflict:
+        """`called`: what the details call it, where that is not the plural."""
         message = f'Operation cannot be fulfilled on {resource or kind.resource} "{name}": {why}'
-        return cls(message, details=_of(kind, name))
+        details = _of(kind, name)
+        return cls(message, details={**details, "kind": called} if called else details)
 
 
 class Expired(APIError):

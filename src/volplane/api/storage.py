@@ -44,7 +44,7 @@ class VolumeAttachmentStatus(Object):
 
 class VolumeAttachment(Resource):
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
-    status: VolumeAttachmentStatus = VolumeAttachmentStatus()
+    status: VolumeAttachmentStatus = kept(factory=VolumeAttachmentStatus)  # attached: false is on the wire
 
 
 class TokenRequest(Object):

@@ -32,7 +32,8 @@ async def serve(backend: Backend, entry: Entry, call: Call, request: Request) ->
         found = [record] if asked.selection.matches(entry.glance.read(record.value)) else []
         return answers.listed(entry, Listed(found, backend.store.revision), wanted, include)
     if call.name != STORE:
-        raise NotFound.of(entry.kind, call.name)
+        told = f'componentstatus "{call.name}" not found'
+        raise NotFound(told, details={"name": call.name, "kind": "componentstatus"})
     return answers.record(entry, record, wanted, include)
 
 

@@ -108,6 +108,7 @@ _COUNTED = frozenset(
         "cronjobs.batch",
         "poddisruptionbudgets.policy",
         "replicationcontrollers",
+        "podtemplates",
         "customresourcedefinitions.apiextensions.k8s.io",
     }
 )
@@ -134,7 +135,7 @@ _ANSWERS_DELETED = frozenset(
     }
 )
 _ANY_FINALIZERS = frozenset({"customresourcedefinitions.apiextensions.k8s.io"})
-_PROPAGATION = {"jobs.batch": "Orphan"}
+_PROPAGATION = {"jobs.batch": "Orphan", "replicationcontrollers": "Orphan"}
 _REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 _ALWAYS = {"metadata.name": "metadata.name", "metadata.namespace": "metadata.namespace"}
 _ABSENT = {"spec.hostNetwork": "false", "spec.unschedulable": "false", "status.successful": "0"}
@@ -170,6 +171,7 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
     "secrets": {"type": "type"},
     "services": {"spec.clusterIP": "spec.clusterIP", "spec.type": "spec.type"},
     "jobs.batch": {"status.successful": "status.succeeded"},
+    "resourceslices.resource.k8s.io": {"spec.nodeName": "spec.nodeName", "spec.driver": "spec.driver"},
     "certificatesigningrequests.certificates.k8s.io": {"spec.signerName": "spec.signerName"},
 }
 _NAMES: Mapping[str, Callable[[str, bool], list[str]]] = {

@@ -163,12 +163,12 @@ def _owners(owners: Sequence[OwnerReference]) -> list[Cause]:
 def _finalizers(finalizers: Sequence[str], *, qualified: bool) -> list[Cause]:
     path = "metadata.finalizers"
     causes = []
-    for name in finalizers:
+    for at, name in enumerate(finalizers):
         if not names.is_qualified(name):
             causes.append(invalid(path, name, _QUALIFIED))
         elif qualified and not is_qualified_finalizer(name):
             told = "name is neither a standard finalizer name nor is it fully qualified"
-            causes.append(invalid(path, name, told))
+            causes.append(invalid(f"{path}[{at}]", name, told))
     if ORPHAN in finalizers and FOREGROUND in finalizers:
         told = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
         causes.append(invalid(path, list(finalizers), told))

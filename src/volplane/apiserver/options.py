@@ -23,18 +23,13 @@ from volplane.web import Query, Request
 
 _WORDS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
 _VALIDATIONS = ("Ignore", "Strict", "Warn")
-_BOOLEANS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+_NO = ("false", "0")
 
 
 def boolean(query: Query, name: str) -> bool | None:
-    """None when it is not there."""
-    text = query.get(name)
-    if not text:
-        return None
-    value = _BOOLEANS.get(text.lower())
-    if value is None:
-        raise BadRequest(f'invalid boolean value "{text}" for query parameter {name}')
-    return value
+    """None when it is not there. As upstream reads it, whatever is not plainly a no is a yes."""
+    values = query.all(name)
+    return values[0].lower() not in _NO if values else None
 
 
 def integer(query: Query, name: str) -> int | None:
@@ -134,7 +129,10 @@ def watch_options(query: Query, facts: Facts) -> watching.Asked:
 def include_object(query: Query) -> str:
     value = query.get("includeObject")
     if value not in ("", "None", "Metadata", "Object"):
-        raise BadRequest(f'unrecognized includeObject value: "{value}"')
+        told = "must be 'Metadata', 'Object', 'None', or empty"
+        raise BadRequest(
+            f'Unable to convert to Table as requested: includeObject: Invalid value: "{value}": {told}'
+        )
     return value
 
 

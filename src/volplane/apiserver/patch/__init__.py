@@ -60,7 +60,9 @@ def _json(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
     if operations is None:
         operations = []
     if not isinstance(operations, list) or not all(isinstance(o, dict | None) for o in operations):
-        raise BadRequest("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
+        word = "object" if isinstance(operations, dict) else "array"
+        told = f"json: cannot unmarshal {word} into Go value of type []handlers.jsonPatchOp"
+        raise BadRequest(f"error decoding patch: {told}")
     if len(operations) > jsonpatch.MAX_OPERATIONS:
         raise TooLarge(
             "Request entity too large: The allowed maximum operations in a JSON patch is "
@@ -79,7 +81,8 @@ def _json(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
 
 
 def _merge(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
-    return merge.merge(current, _document(body, findings, "Invalid JSON Patch"))
+    told = "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+    return merge.merge(current, _document(body, findings, told))
 
 
 def _strategic(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
@@ -125,5 +128,12 @@ def _unknown_members(operations: list[Any]) -> list[str]:
     ]
 
 
+class _Unprocessable(Invalid):
+    """Not about a field: its details are there, and empty."""
+
+    def status(self) -> dict[str, Any]:
+        return {**super().status(), "details": {}}
+
+
 def _unprocessable() -> Invalid:
-    return Invalid("the server rejected our request due to an error in our request")
+    return _Unprocessable("the server rejected our request due to an error in our request")

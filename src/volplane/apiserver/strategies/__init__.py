@@ -25,6 +25,7 @@ from volplane.apiserver.strategies.newevents import NewEventStrategy
 from volplane.apiserver.strategies.nodes import NodeStrategy
 from volplane.apiserver.strategies.pods import PodStrategy
 from volplane.apiserver.strategies.priorities import PriorityClassStrategy, RuntimeClassStrategy
+from volplane.apiserver.strategies.quotas import EndpointsStrategy, LimitRangeStrategy, QuotaStrategy
 from volplane.apiserver.strategies.requests import RequestStrategy
 from volplane.apiserver.strategies.roles import (
     ClusterRoleBindingStrategy,
@@ -63,6 +64,9 @@ _BY_RESOURCE: Mapping[str, type[AnyStrategy]] = {
     "csistoragecapacities.storage.k8s.io": CapacityStrategy,
     "leases.coordination.k8s.io": LeaseStrategy,
     "services": ServiceStrategy,
+    "endpoints": EndpointsStrategy,
+    "limitranges": LimitRangeStrategy,
+    "resourcequotas": QuotaStrategy,
     "priorityclasses.scheduling.k8s.io": PriorityClassStrategy,
     "runtimeclasses.node.k8s.io": RuntimeClassStrategy,
     "deployments.apps": DeploymentRules,

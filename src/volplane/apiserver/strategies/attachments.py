@@ -31,9 +31,10 @@ class AttachmentStrategy(Strategy[VolumeAttachment]):
 
 
 def _whole(obj: VolumeAttachment) -> list[Cause]:
-    wrong = [] if obj.spec.attacher else [required("spec.attacher")]
-    wrong += _source("spec.source", obj.spec.source)
+    wrong = _source("spec.source", obj.spec.source)
     wrong += checks.subdomain("spec.nodeName", obj.spec.node_name)
+    if not obj.spec.attacher:
+        wrong.append(required("spec.attacher"))
     wrong += _metadata("status.attachmentMetadata", obj.status.attachment_metadata)
     wrong += _error("status.attachError", obj.status.attach_error)
     return wrong + _error("status.detachError", obj.status.detach_error)

@@ -62,7 +62,7 @@ def _check_pod(entry: Entry, pod: Pod) -> None:
         why = f"pod {pod.name} has non-empty .spec.schedulingGates"
     else:
         return
-    raise Conflict.of(entry.kind, pod.name, why, resource="pods/binding")
+    raise Conflict.of(entry.kind, pod.name, why, resource="pods/binding", called="pods/binding")
 
 
 def _merged(pod: ObjectMeta, binding: ObjectMeta) -> ObjectMeta:

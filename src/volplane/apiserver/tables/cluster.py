@@ -164,7 +164,7 @@ PRINTERS: Mapping[str, Printer] = {
         columns("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "Selector*"), _service
     ),
     "priorityclasses.scheduling.k8s.io": Printer(
-        columns("Name", "Value#integer", "Global-Default#boolean", "Age", "PreemptionPolicy*"), _priority
+        columns("Name", "Value#integer", "Global-Default#boolean", "Age", "PreemptionPolicy"), _priority
     ),
     "runtimeclasses.node.k8s.io": Printer(columns("Name", "Handler", "Age"), _runtime),
 }

@@ -43,7 +43,7 @@ def _column(text: str) -> Column:
     return Column(
         name,
         type=kind or "string",
-        format="name" if name == "Name" and not wide else "",
+        format="name" if name == "Name" else "",
         priority=1 if wide else 0,
     )
 

@@ -156,7 +156,7 @@ PRINTERS: Mapping[str, Printer] = {
     "endpointslices.discovery.k8s.io": Printer(
         columns("Name", "AddressType", "Ports", "Endpoints", "Age"), _slice
     ),
-    "controllerrevisions.apps": Printer(columns("Name", "Controller", "Revision#integer", "Age"), _revision),
+    "controllerrevisions.apps": Printer(columns("Name", "Controller", "Revision", "Age"), _revision),
     "certificatesigningrequests.certificates.k8s.io": Printer(
         columns("Name", "Age", "SignerName", "Requestor", "RequestedDuration", "Condition"), _request
     ),

@@ -22,7 +22,7 @@ from volplane.apiserver.verbs.update import commit, remove
 from volplane.base import clock
 from volplane.store import Missing, Record, Stale
 
-_POLICIES = ("Background", "Foreground", "Orphan")
+_POLICIES = ("Foreground", "Background", "Orphan")
 _NEVER_COLLECTED = frozenset({"events", "events.events.k8s.io"})
 
 
@@ -68,13 +68,20 @@ def check_preconditions(
             f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({meta.uid}). "
             "The object might have been deleted and then recreated"
         )
-        raise Conflict.of(entry.kind, name, why)
+        raise _refused(entry, name, why)
     if wanted.resource_version is not None and wanted.resource_version != str(record.revision):
         why = (
             f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the "
             f"ResourceVersion in record ({record.revision}). The object might have been modified"
         )
-        raise Conflict.of(entry.kind, name, why)
+        raise _refused(entry, name, why)
+
+
+def _refused(entry: Entry, name: str, why: str) -> Conflict:
+    """Here the object is called by its kind, where all other conflicts call it by its resource."""
+    kind = entry.kind
+    word = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
+    return Conflict.of(kind, name, why, resource=word, called=kind.kind)
 
 
 async def _delete(
@@ -86,7 +93,9 @@ async def _delete(
     marked = structs.replace(marked, finalizers=_finalizers(entry, meta, options))
     waits = marked.finalizers or marked.deletion_grace_period_seconds
     if not waits and entry.strategy.may_vanish(old):
-        return await remove(backend, entry, call, record, old)
+        # Who could have been given time is told that there is none.
+        last = shape.with_metadata(old, marked) if entry.facts.grace is not None else old
+        return await remove(backend, entry, call, record, last)
     new = shape.with_metadata(old, marked)
     return await commit(backend, entry, call, record, old, entry.strategy.mark_deleted(call, new))
 

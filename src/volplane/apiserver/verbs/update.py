@@ -120,7 +120,8 @@ def check_version(entry: Entry, name: str, was: ObjectMeta, wants: ObjectMeta, r
     if wants.resource_version in ("", "0"):
         if not entry.facts.unconditional_update:
             told = invalid("metadata.resourceVersion", 0, "must be specified for an update")
-            raise Invalid.of(entry.kind, name, [told])
+            # By its plural: of all refusals of this sort, only this one is made by the store.
+            raise Invalid.of(entry.kind.plural, name, [told], group=entry.kind.group)
     elif wants.resource_version != str(revision):
         raise Conflict.of(entry.kind, name)
     if wants.uid and wants.uid != was.uid:

@@ -8,12 +8,15 @@
 
     await sdk.serve(Disks(), "/run/csi/csi.sock")
 
-Capabilities follow from what is overridden. `errors` are what a driver raises, `Local` calls one in memory.
+Capabilities follow from what is overridden. `errors` are what a driver raises, `Local` calls one in
+memory, `Mounter` does on a node what nearly every driver does there, on the threads of a `Host`.
 """
 
 from volplane.csi import v1
+from volplane.host import Host
 from volplane.sdk import errors
 from volplane.sdk.driver import Driver
+from volplane.sdk.mounting import Mounter
 from volplane.sdk.server import Local, Server, serve
 
-__all__ = ["Driver", "Local", "Server", "errors", "serve", "v1"]
+__all__ = ["Driver", "Host", "Local", "Mounter", "Server", "errors", "serve", "v1"]

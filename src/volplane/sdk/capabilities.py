@@ -37,6 +37,7 @@ _PAIRS = (
     ("ControllerPublishVolume", "ControllerUnpublishVolume"),
     ("CreateSnapshot", "DeleteSnapshot"),
     ("CreateVolumeGroupSnapshot", "DeleteVolumeGroupSnapshot"),
+    ("CreateVolumeGroupSnapshot", "GetVolumeGroupSnapshot"),
     ("NodeStageVolume", "NodeUnstageVolume"),
     ("NodePublishVolume", "NodeUnpublishVolume"),
 )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from google.protobuf.message import Message
@@ -74,16 +75,29 @@ class Dispatcher:
             label = _seconds.labels(self.driver.name, method, code.spoken)
             label.observe(time.perf_counter() - started)
 
-    async def stream(self, method: str, request: Message) -> AsyncIterator[Message]:
-        validation.check(method, request)
+    async def stream(self, method: str, request: Message) -> AsyncGenerator[Message]:
+        """The replies one by one; a caller that leaves ends the driver's generator."""
+        started, code = time.perf_counter(), Code.CANCELLED
         try:
-            async for reply in self._methods[method](request):
-                yield reply
-        except CallError:
+            if self._closing:
+                raise Unavailable(f"{self.driver.name} is shutting down")
+            validation.check(method, request)
+            log.info("%s: called args=%s", method, redact.text(request))
+            async with aclosing(self._methods[method](request)) as replies:
+                async for reply in replies:
+                    yield reply
+            code = Code.OK
+        except CallError as error:
+            code = error.code
+            log.error("%s: %s", method, error)
             raise
         except Exception as error:
+            code = Code.INTERNAL
             log.exception("%s failed", method)
             raise Internal(_words(error)) from error
+        finally:
+            label = _seconds.labels(self.driver.name, method, code.spoken)
+            label.observe(time.perf_counter() - started)
 
     async def close(self, grace: float) -> None:
         """Refuse new calls, let the work under way end, and cancel what does not."""

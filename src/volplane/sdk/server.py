@@ -7,13 +7,14 @@ have ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from volplane.csi.client import Calls
+from volplane.csi.client import DEFAULT_TIMEOUT, Calls
 from volplane.csi.listen import Listener, Serve
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS, Method
@@ -65,8 +66,9 @@ class Server:
 
         async def stream(request: Message, context: Any) -> AsyncIterator[Message]:
             try:
-                async for reply in dispatcher.stream(method.name, request):
-                    yield reply
+                async with aclosing(dispatcher.stream(method.name, request)) as replies:
+                    async for reply in replies:
+                        yield reply
             except CallError as error:
                 await _abort(context, error)
 
@@ -96,6 +98,21 @@ class Local(Calls):
 
     async def close(self) -> None:
         await self._dispatcher.close(0.0)
+
+    async def stream(
+        self, method: str, request: Message, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> AsyncGenerator[Any]:
+        """The replies of a streaming call as they come."""
+        spec = METHODS[method]
+        if method not in self._dispatcher.methods:
+            raise CallError(Code.UNIMPLEMENTED, f"{spec.path} is not offered")
+        copy = spec.request.FromString(request.SerializeToString())
+        try:
+            async with asyncio.timeout(timeout), aclosing(self._dispatcher.stream(method, copy)) as replies:
+                async for reply in replies:
+                    yield spec.reply.FromString(reply.SerializeToString())
+        except TimeoutError:
+            raise CallError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
 
     async def _send(self, method: Method, request: Message, timeout: float) -> Any:
         if method.name not in self._dispatcher.methods:

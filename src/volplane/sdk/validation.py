@@ -75,8 +75,9 @@ def _check_capability(capability: v1.VolumeCapability) -> None:
 
 
 def _check_numbers(request: Message) -> None:
-    if getattr(request, "max_entries", 0) < 0:
-        raise InvalidArgument("max_entries is negative")
+    for field in ("max_entries", "max_results", "starting_offset"):
+        if getattr(request, field, 0) < 0:
+            raise InvalidArgument(f"{field} is negative")
     wanted = getattr(request, "capacity_range", None)
     if not isinstance(wanted, v1.CapacityRange):
         return

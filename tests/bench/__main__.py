@@ -17,11 +17,11 @@ from pathlib import Path
 import uvloop
 
 import volplane
-from tests.bench import claims, crowds, floor, journeys, memory, pods, starting
+from tests.bench import burst, claims, crowds, floor, journeys, memory, pods, starting
 from tests.bench.report import Figure, document, machine, table
 from tests.bench.running import Running
 
-KEYS = "abcdefgh"
+KEYS = "abcdefghi"
 
 
 class Sizes:
@@ -33,6 +33,7 @@ class Sizes:
         self.rounds, self.starts = (1, 1) if quick else (3, 5)
         self.held = 200 if quick else 1000
         self.crowds = (100,) if quick else (100, 1000, 5000)
+        self.burst = 100 if quick else 1000
 
 
 Waits = dict[str, float]  # measure → the part of its time that the cluster waited for a CPU
@@ -51,9 +52,11 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits) -> list[Fig
     if "h" in only:
         _say("h: many nodes")
         figures += await crowds.measure(sizes.crowds)
-    if set(only) & set("abcdg"):
+    if set(only) & set("abcdgi"):
         async with Running(nodes) as running:
             figures += await _on_one(running, only, sizes, waits)
+    if "i" in only:
+        figures += await burst.alone(sizes.burst)
     return sorted(figures, key=lambda figure: KEYS.index(figure.key))
 
 
@@ -64,6 +67,7 @@ async def _on_one(running: Running, only: str, sizes: Sizes, waits: Waits) -> li
         "b": ("single claims", lambda: claims.one_by_one(running, sizes.singles)),
         "c": ("many claims", lambda: claims.at_once(running, sizes.claims, sizes.rounds)),
         "d": ("many pods", lambda: pods.measure(running, sizes.pods, sizes.rounds)),
+        "i": ("a burst of claims", lambda: burst.measure(running, sizes.burst)),
     }
     figures: list[Figure] = []
     for key, (name, step) in steps.items():
@@ -82,7 +86,7 @@ def _say(text: str) -> None:
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h")
+    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
     chosen = parser.parse_args(given)

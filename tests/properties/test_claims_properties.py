@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.provisioning.stage import claim, pod, storage_class, volume
@@ -34,6 +34,8 @@ from volplane.rules import binding
 from volplane.sidecars import provisioner
 from volplane.sidecars.provisioner.order import noted_on
 
+# Without shrinking: one example takes half a second, and shrinking plays hundreds of them.
+PHASES = (Phase.explicit, Phase.generate)
 EXAMPLES = int(os.environ.get("VOLPLANE_EXAMPLES", "40"))
 LOOKS = 8  # during a wait
 CLAIMS = ("a", "b", "c")
@@ -275,7 +277,7 @@ def play(tale: Callable[[], Any]) -> None:
         runner.run(tale())
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(scripts, st.lists(trouble, max_size=5), st.lists(trouble, max_size=3))
 def test_invariants_hold_after_every_step_and_everything_comes_to_rest(
     script: list[tuple[Any, ...]], made: list[Any], deleted: list[Any]

@@ -240,6 +240,10 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
         await asyncio.sleep(60)
         assert [v.name for v in await s.volumes()] == ["sooner"]
         assert driver.volumes == {}
+        assert len(driver.called("CreateVolume")) == len(driver.called("DeleteVolume")) == 1
+        assert (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers == (
+            binding.CLAIM_PROTECTION,
+        )
 
 
 async def test_the_beta_annotation_is_the_class_wherever_it_is_read() -> None:

@@ -1,8 +1,7 @@
 """Claims become volumes: the order is written down, the driver called, the volume's object saved.
 
-Between the first two lies the one instant at which a disk can leak; the order on the claim, with a
-finalizer that keeps the claim, closes it. The subtle thing: whatever the driver answers, only a success or
-a final error takes the order off again.
+Between the first two lies the one instant at which a disk can leak; the order on the claim, with a finalizer,
+closes it. The subtle thing: only a success or a final error takes the order off again.
 """
 
 from __future__ import annotations
@@ -163,7 +162,13 @@ class Claims(Controller[str]):
             return
         if claim.uid in self._unsaved:
             return await self._save(claim, self._unsaved[claim.uid])
-        for step in plans.plan(claim, await self._world(claim), self._order(claim), self.facts):
+        world = await self._world(claim)
+        if world.volume is None and claim.uid in self._binding:
+            # Saved, and gone again, as of a claim that took another volume meanwhile: the order has ended.
+            del self._binding[claim.uid]
+            await self._settle(claim)
+            return self.queue.add(claim.key)
+        for step in plans.plan(claim, world, self._order(claim), self.facts):
             await self._act(claim, step)
 
     def _left_behind(self, key: str, claim: PersistentVolumeClaim | None) -> list[Attempt]:

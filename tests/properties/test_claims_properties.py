@@ -47,6 +47,7 @@ CLASSES: Mapping[str, dict[str, Any]] = {
 }
 ROLES = ("binder", "claim-protection", "volume-protection", "provisioner")
 CONTROLLERS = {"binder": Binder, "claim-protection": ClaimProtection, "volume-protection": VolumeProtection}
+OPEN = (Code.UNAVAILABLE, Code.ABORTED)  # codes that leave open whether there is a volume
 CODES = (Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE, Code.ABORTED, Code.INVALID_ARGUMENT)
 
 name_of = st.sampled_from(CLAIMS)
@@ -77,10 +78,21 @@ deeds = st.one_of(
 scripts = st.lists(deeds, min_size=8, max_size=30)
 
 
+class Honest(scripted.Driver):
+    """A final error says that there is no volume: a driver that has made it cannot answer so."""
+
+    async def _do(self, method: str, request: Any, work: Any) -> Any:
+        script = self._script[method]
+        if method == "CreateVolume" and request.name in self.volumes:
+            while script and isinstance(script[0], Fail) and script[0].code not in OPEN:
+                script.popleft()
+        return await super()._do(method, request, work)
+
+
 class Plane:
     def __init__(self, around: World) -> None:
         self.around, self.client = around, around.client
-        self.driver = scripted.driver()
+        self.driver = Honest()
         for method in ("CreateVolume", "DeleteVolume"):
             self.driver.always(method, Delay(0.2))  # long enough for something to happen meanwhile
         self.caller = sdk.Local(self.driver, component="csi-provisioner")

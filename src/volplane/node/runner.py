@@ -81,7 +81,8 @@ class NodeRole:
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
         )
         self.runtimes = Runtimes(TaskRuntime(images, paths), self._processes)
-        kit = Kit(self.runtimes, Builder(site, _cluster_variables(settings)), self.events)
+        builder = Builder(site, _cluster_variables(settings))
+        kit = Kit(self.runtimes, builder, self.events, pod_ip=settings.node_ip)
         self.pods = Pods(client, self.name, Shared(client, self.volumes, kit, host_ip=settings.node_ip))
         self.api = KubeletApi(
             self.pods, host, paths, allowed=settings.api_server_names, host_ip=settings.node_ip

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
-from volplane.api.core import ContainerStatus, Pod
+from volplane.api.core import Container, ContainerStatus, Pod
 from volplane.host import atomic_write
 from volplane.node.containers.base import KILLED, State
 from volplane.node.pods.records import Attempt, Record, all_containers
@@ -23,7 +23,8 @@ def adopt(
 ) -> dict[str, Record]:
     """`interrupted`: the attempts that the node itself has stopped, by container."""
     found: dict[str, list[Attempt]] = {}
-    images = {c.name: c.image for c in all_containers(pod)}
+    containers = {c.name: c for c in all_containers(pod)}
+    images = {name: c.image for name, c in containers.items()}
     for state in states:
         name = parts(state.id)[1]
         if name in images:
@@ -33,6 +34,7 @@ def adopt(
     for name in images:
         record = _record(found.get(name, []), reported.get(name), now)
         if record is not None:
+            record = _probed(record, containers[name], reported.get(name))
             records[name] = _marked(record, interrupted.get(name))
     return records
 
@@ -45,7 +47,19 @@ def _record(attempts: list[Attempt], reported: ContainerStatus | None, now: str)
     if not known:
         return None
     previous = known[-2] if len(known) > 1 else None
-    return Record(current=known[-1], previous=previous, ready=known[-1].running)
+    return Record(current=known[-1], previous=previous, ready=known[-1].running, started=known[-1].running)
+
+
+def _probed(record: Record, container: Container, reported: ContainerStatus | None) -> Record:
+    """What probes have found out holds until they find out otherwise."""
+    current = record.current
+    if current is None or not current.running:
+        return record
+    same = reported is not None and reported.restart_count == current.number
+    told = reported if same and reported and reported.state.running is not None else ContainerStatus()
+    started = container.startup_probe is None or bool(told.started)
+    ready = started and (container.readiness_probe is None or told.ready)
+    return structs.replace(record, started=started, ready=ready)
 
 
 def _reported(status: ContainerStatus | None, now: str) -> Attempt | None:

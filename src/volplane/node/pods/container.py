@@ -13,7 +13,7 @@ from typing import TypeVar, assert_never
 
 from msgspec import structs
 
-from volplane.api.core import Container, Pod
+from volplane.api.core import Container, LifecycleHandler, Pod
 from volplane.base import clock, trace
 from volplane.loops.events import Recorder
 from volplane.node.containers.base import ContainerError, State
@@ -21,7 +21,9 @@ from volplane.node.manager import Mounted
 from volplane.node.pods import plan
 from volplane.node.pods.building import Builder
 from volplane.node.pods.environment import ConfigError
+from volplane.node.pods.handlers import Handlers, Trouble
 from volplane.node.pods.plan import Backoff, Finished, Start, Watch
+from volplane.node.pods.probes import Prober, Sort, has_probes
 from volplane.node.pods.records import Attempt, Record, Waiting
 from volplane.node.pods.runtimes import Runtimes, attempt_of, container_id, own_command
 from volplane.rules.steps import Wait
@@ -31,14 +33,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # between attempts to make a container that cannot be made yet
+DEFAULT_GRACE = 30.0
+LEAST_GRACE = 2.0  # seconds that a container has to end however long its hook took
 KEPT = 2  # attempts whose files stay: the current one and the one that `logs --previous` shows
 
 
 class Kit:
     """What containers of all pods share."""
 
-    def __init__(self, runtimes: Runtimes, builder: Builder, events: Recorder) -> None:
+    def __init__(self, runtimes: Runtimes, builder: Builder, events: Recorder, *, pod_ip: str) -> None:
         self.runtimes, self.builder, self.events = runtimes, builder, events
+        self.handlers = Handlers(runtimes, pod_ip)
 
 
 class ContainerLoop:
@@ -58,6 +63,7 @@ class ContainerLoop:
         self.started = asyncio.Event()
         self._pod, self._changed, self._volumes = pod, changed, volumes
         self._backoff = Backoff()
+        self._asked = False  # its hook has been told that the end is near
 
     @property
     def id(self) -> str:
@@ -74,7 +80,8 @@ class ContainerLoop:
                 case Finished(succeeded):
                     return succeeded
                 case Watch():
-                    self.started.set()
+                    if self.record.started:
+                        self.started.set()
                     await self._watch()
                 case Wait(seconds, why):
                     self._hold_back(why)
@@ -113,6 +120,7 @@ class ContainerLoop:
         except (ContainerError, OSError) as error:
             return self._cannot("RunContainerError", "Failed", f"Error: {error}", str(error))
         await self._forget_old(pod.uid, number)
+        await self._post_start()
         return True
 
     async def _launch(self, pod: Pod, volumes: dict[str, Mounted], number: int, *, builtin: bool) -> None:
@@ -148,7 +156,15 @@ class ContainerLoop:
         previous = self.record.current or self.record.previous
         if previous is not None:
             self._backoff = self._backoff.restarted()
-        self._set(current=attempt_of(state, scheme), previous=previous, waiting=None, ready=state.running)
+        started = state.running and self.container.startup_probe is None and self._hook("start") is None
+        self._asked = False
+        self._set(
+            current=attempt_of(state, scheme),
+            previous=previous,
+            waiting=None,
+            started=started,
+            ready=started and self.container.readiness_probe is None,
+        )
         name = self.container.name
         self.kit.events.normal(pod, "Created", f"Created container: {name}")
         self.kit.events.normal(pod, "Started", f"Started container {name}")
@@ -165,13 +181,99 @@ class ContainerLoop:
             await self.kit.runtimes.remove(container_id(pod, self.container.name, old))
             await self.kit.builder.forget_files(self._pod(), self.container.name, old)
 
+    # --- hooks and probes
+
+    def _hook(self, when: str) -> LifecycleHandler | None:
+        lifecycle = self.container.lifecycle
+        if lifecycle is None:
+            return None
+        return lifecycle.post_start if when == "start" else lifecycle.pre_stop
+
+    async def _ran(self, hook: LifecycleHandler) -> bool:
+        try:
+            outcome = await self.kit.handlers.run(hook, self.container, self.id, None)
+            ok, why = outcome.ok, outcome.text
+        except Trouble as trouble:
+            ok, why = False, str(trouble)
+        if not ok:  # the text may hold what is nobody's business, so that it is not in the event
+            log.info("hook of container %s of pod %s: %s", self.container.name, self._pod().key, why)
+        return ok
+
+    async def _post_start(self) -> None:
+        hook = self._hook("start")
+        if hook is None or not self.record.running:
+            return
+        if await self._ran(hook):
+            if self.container.startup_probe is None:
+                self._is_started()
+            return
+        self.kit.events.warning(self._pod(), "FailedPostStartHook", "PostStartHook failed")
+        await self.stop(self._grace, "FailedPostStartHook")
+
+    async def _pre_stop(self, grace: float) -> float:
+        """What is left of the grace."""
+        hook = self._hook("stop")
+        if hook is None or self._asked or grace <= 0:
+            return grace
+        self._asked = True
+        begun = clock.now()
+        try:
+            async with asyncio.timeout(grace):
+                ok = await self._ran(hook)
+        except TimeoutError:
+            log.info("hook of container %s took all of its grace", self.container.name)
+            ok = True
+        if not ok:
+            self.kit.events.warning(self._pod(), "FailedPreStopHook", "PreStopHook failed")
+        return max(grace - (clock.now() - begun), LEAST_GRACE)
+
+    def _is_started(self) -> None:
+        self._set(started=True, ready=self.container.readiness_probe is None)
+        self.started.set()
+
+    def _is_ready(self, ready: bool) -> None:
+        if self.record.running and self.record.ready != ready:
+            self._set(ready=ready)
+
+    @property
+    def _grace(self) -> float:
+        asked = self._pod().spec.termination_grace_period_seconds
+        return DEFAULT_GRACE if asked is None else float(asked)
+
+    def _prober(self) -> Prober:
+        return Prober(
+            self.container,
+            self.id,
+            pod=self._pod,
+            handlers=self.kit.handlers,
+            events=self.kit.events,
+            started=self._is_started,
+            ready=self._is_ready,
+            kill=self._kill,
+        )
+
+    async def _kill(self, sort: Sort, grace: float | None) -> None:
+        again = "" if self.policy == "Never" else ", will be restarted"
+        words = f"Container {self.container.name} failed {sort.lower()} probe{again}"
+        await self._end(self._grace if grace is None else grace, words)
+
     # --- run and end
 
     async def _watch(self) -> None:
+        probing = None
+        if has_probes(self.container):
+            probes = self._prober().run(already_started=self.record.started)
+            probing = asyncio.create_task(probes, name=f"probes of {self.id}")
         try:
             state = await self.kit.runtimes.wait(self.id)
         except ContainerError:  # its files were removed behind our back
             state = None
+        finally:
+            if probing is not None:
+                probing.cancel()
+                await asyncio.wait({probing})
+                if not probing.cancelled() and (error := probing.exception()) is not None:
+                    log.error("probes of container %s", self.container.name, exc_info=error)
         await self.note_end(state)
 
     async def note_end(self, state: State | None) -> None:
@@ -180,7 +282,7 @@ class ContainerLoop:
         assert current is not None
         ended = await self._end_of(current, state)
         self._backoff = self._backoff.ran(_ran_for(ended))
-        self._set(current=ended, ready=False)
+        self._set(current=ended, ready=False, started=False)
 
     async def _end_of(self, current: Attempt, state: State | None) -> Attempt:
         if state is None:
@@ -201,21 +303,22 @@ class ContainerLoop:
         self.kit.events.warning(pod, "BackOff", f"Back-off restarting failed container {name} in pod {full}")
         self._set(waiting=Waiting("CrashLoopBackOff", f"{why}={name} pod={full}"), ready=False)
 
-    async def stop(self, grace: float) -> None:
+    async def stop(self, grace: float, words: str = "") -> None:
         """End it if it runs, and know how it ended."""
-        current = self.record.current
-        if current is None or not current.running:
-            return
+        if self.record.running:
+            await self.note_end(await self._end(grace, words or f"Stopping container {self.container.name}"))
+
+    async def _end(self, grace: float, words: str) -> State | None:
         pod = self._pod()
-        self.kit.events.normal(pod, "Killing", f"Stopping container {self.container.name}")
+        self.kit.events.normal(pod, "Killing", words)
         subject = f"pod/{pod.namespace}/{pod.name}"
+        grace = await self._pre_stop(grace)
         try:
             with trace.span("kubelet", "StopContainer", subject, container=self.container.name):
-                state: State | None = await self.kit.runtimes.stop(self.id, grace)
+                return await self.kit.runtimes.stop(self.id, grace)
         except ContainerError as error:
             log.warning("container %s of pod %s: %s", self.container.name, self._pod().key, error)
-            state = None
-        await self.note_end(state)
+            return None
 
 
 _HOST_ROOT = "its command runs over this machine's own files"

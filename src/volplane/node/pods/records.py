@@ -39,6 +39,7 @@ class Record(Struct, frozen=True):
     previous: Attempt | None = None
     waiting: Waiting | None = None  # why the next attempt has not started
     ready: bool = False
+    started: bool = False  # its hook has run and its startup probe has succeeded, where it has them
 
     @property
     def running(self) -> bool:

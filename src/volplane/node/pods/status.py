@@ -96,7 +96,7 @@ def _container(container: Container, record: Record, idle: Waiting, *, init: boo
         image=container.image,
         image_id=container.image if current else "",
         container_id=current.id if current else "",
-        started=record.running,
+        started=record.running and record.started,
         volume_mounts=tuple(
             VolumeMountStatus(m.name, m.mount_path, m.read_only, "Disabled" if m.read_only else None)
             for m in container.volume_mounts
@@ -136,7 +136,7 @@ def _incomplete(pod: Pod, records: Records) -> list[str]:
     for container in pod.spec.init_containers:
         record = records.get(container.name, NOTHING)
         if is_sidecar(container):
-            done = record.running or record.finished
+            done = (record.running and record.started) or record.finished
         else:
             done = record.current is not None and record.current.succeeded
         if not done:

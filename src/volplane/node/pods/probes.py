@@ -1,0 +1,130 @@
+"""Is the container up, alive, ready? Asked again and again while one attempt of it runs.
+
+First the startup probe alone; until it has succeeded nobody else asks. Then readiness, which only decides
+whether the container is ready, and liveness, which ends it. `judge` is the pure part: how often something
+must be seen in a row before it counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+from msgspec import Struct
+
+from volplane.api.core import Container, Pod, Probe
+from volplane.loops.events import Recorder
+from volplane.node.pods.handlers import Handlers, Outcome, Trouble
+
+log = logging.getLogger(__name__)
+
+LONGEST_TEXT = 1024
+
+
+class Sort(StrEnum):
+    STARTUP = "Startup"
+    READINESS = "Readiness"
+    LIVENESS = "Liveness"
+
+
+class Tally(Struct, frozen=True):
+    """What has been seen last, how often in a row, and what counts because of it."""
+
+    counts: bool | None = None  # None: nothing counts yet
+    seen: bool = False
+    times: int = 0
+
+
+def judge(before: Tally, ok: bool, *, successes: int, failures: int) -> Tally:
+    times = before.times + 1 if before.times and before.seen == ok else 1
+    counts = ok if times >= (successes if ok else failures) else before.counts
+    return Tally(counts, ok, times)
+
+
+class Prober:
+    """Of one attempt: `run` ends when there is nothing more to ask, or is cancelled with the attempt."""
+
+    def __init__(
+        self,
+        container: Container,
+        id: str,
+        *,
+        pod: Callable[[], Pod],
+        handlers: Handlers,
+        events: Recorder,
+        started: Callable[[], None],
+        ready: Callable[[bool], None],
+        kill: Callable[[Sort, float | None], Awaitable[None]],
+    ) -> None:
+        self.container, self.id = container, id
+        self._pod, self._handlers, self._events = pod, handlers, events
+        self._started, self._ready, self._kill = started, ready, kill
+
+    async def run(self, *, already_started: bool) -> None:
+        container = self.container
+        if container.startup_probe is not None and not already_started:
+            if not await self._until(Sort.STARTUP, container.startup_probe, settled=(True, False)):
+                await self._end(Sort.STARTUP, container.startup_probe)
+                return
+            self._started()
+        async with asyncio.TaskGroup() as tasks:
+            if container.readiness_probe is not None:
+                tasks.create_task(self._watch_readiness(container.readiness_probe))
+            if container.liveness_probe is not None:
+                tasks.create_task(self._watch_liveness(container.liveness_probe))
+
+    async def _watch_liveness(self, probe: Probe) -> None:
+        await self._until(Sort.LIVENESS, probe, settled=(False,))
+        await self._end(Sort.LIVENESS, probe)
+
+    async def _watch_readiness(self, probe: Probe) -> None:
+        await self._until(Sort.READINESS, probe, settled=(), changed=self._ready)
+
+    async def _end(self, sort: Sort, probe: Probe) -> None:
+        await self._kill(sort, probe.termination_grace_period_seconds)
+
+    async def _until(
+        self,
+        sort: Sort,
+        probe: Probe,
+        *,
+        settled: tuple[bool, ...],
+        changed: Callable[[bool], None] = lambda ok: None,
+    ) -> bool:
+        """Ask every period until what counts is one of `settled`."""
+        tally = Tally()
+        await asyncio.sleep(probe.initial_delay_seconds)
+        while True:
+            ok = await self._ask(sort, probe)
+            before = tally.counts
+            tally = judge(
+                tally, ok, successes=probe.success_threshold or 1, failures=probe.failure_threshold or 3
+            )
+            if tally.counts is not None and tally.counts != before:
+                changed(tally.counts)
+            if tally.counts in settled and tally.counts is not None:
+                return tally.counts
+            await asyncio.sleep(probe.period_seconds or 10)
+
+    async def _ask(self, sort: Sort, probe: Probe) -> bool:
+        try:
+            outcome = await self._handlers.run(probe, self.container, self.id, probe.timeout_seconds or 1)
+        except Trouble as trouble:
+            words = f"{sort} probe errored and resulted in unknown state: {trouble}"
+            self._events.warning(self._pod(), "Unhealthy", words)
+            return False
+        if not outcome.ok:
+            self._tell(sort, outcome)
+        return outcome.ok
+
+    def _tell(self, sort: Sort, outcome: Outcome) -> None:
+        log.info("%s probe of container %s of pod %s failed", sort, self.container.name, self._pod().key)
+        text = outcome.text[:LONGEST_TEXT]
+        self._events.warning(self._pod(), "Unhealthy", f"{sort} probe failed: {text}")
+
+
+def has_probes(container: Container) -> bool:
+    probes = (container.startup_probe, container.readiness_probe, container.liveness_probe)
+    return any(probe is not None for probe in probes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,4 +36,17 @@ def test_a_claim_and_a_pod(up: Up) -> None:
     assert answer.splitlines()[0] in expected
     assert " ext4 " in answer
     up.kubectl("delete", "-f", example)
+    wait_until("nothing is left", lambda: up.items("pv") == [] or None)
+
+
+def test_a_snapshot_and_a_volume_as_it_was_then(up: Up) -> None:
+    example = EXAMPLES / "02-snapshot-and-restore"
+    readme = (example / "README.md").read_text()
+    commands, expected = readme.split("```")[1], readme.split("```")[3].strip()
+    last = ""
+    for line in filter(None, commands.splitlines()):
+        words = shlex.split(line.replace("examples/02-snapshot-and-restore", str(example)))
+        last = up.kubectl(*words[1:])
+    assert last.strip() == expected
+    up.kubectl("delete", "-f", str(example), "--timeout=60s")
     wait_until("nothing is left", lambda: up.items("pv") == [] or None)

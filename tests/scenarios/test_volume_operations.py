@@ -22,6 +22,16 @@ parameters:
   csi.storage.k8s.io/fstype: xfs
 allowVolumeExpansion: true
 """
+ATTRIBUTES = """
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttributesClass
+metadata:
+  name: quick
+driverName: ebs.csi.aws.com
+parameters:
+  iops: "4000"
+  throughput: "250"
+"""
 MIB = 1 << 20
 
 
@@ -260,6 +270,23 @@ def test_a_growth_that_cannot_be_is_given_up_for_a_smaller_one(up: Up) -> None:
 
 def _request(size: str) -> str:
     return f'{{"spec":{{"resources":{{"requests":{{"storage":"{size}"}}}}}}}}'
+
+
+def test_a_volume_gets_the_properties_of_another_attributes_class(up: Up) -> None:
+    up.apply(ATTRIBUTES)
+    up.apply(claim("plain", "10Gi"))
+    wait_until("the claim is bound", lambda: status(up, "plain").get("phase") == "Bound", 60)
+    up.kubectl("patch", "pvc", "plain", "-p", '{"spec":{"volumeAttributesClassName":"quick"}}')
+    wait_until(
+        "the volume is modified",
+        lambda: status(up, "plain").get("currentVolumeAttributesClassName") == "quick",
+        60,
+    )
+    volume = up.get("pv", up.get("pvc", "plain")["spec"]["volumeName"])
+    assert volume["spec"]["volumeAttributesClassName"] == "quick"
+    (disk,) = up.aws("describe-volumes", "--volume-ids", volume["spec"]["csi"]["volumeHandle"])["Volumes"]
+    assert (disk["Iops"], disk["Throughput"]) == (4000, 250)
+    assert "VolumeModifySuccessful" in up.kubectl("describe", "pvc", "plain")
 
 
 def test_a_raw_device_goes_from_pod_to_pod_with_its_data(up: Up) -> None:

@@ -1,0 +1,124 @@
+"""The roles of expansion and snapshots as upstream's: leases, where events come from, metrics, flags."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.contract.provisioning import snapping
+from tests.contract.provisioning.scene import virtual
+from volplane.api.coordination import Lease
+from volplane.api.core import Event
+from volplane.base import metrics
+from volplane.base.settings import flags
+from volplane.controllers.snapshot import role
+from volplane.loops.controller import Unable
+from volplane.sidecars import resizer, snapshotter
+
+pytestmark = pytest.mark.virtual
+
+LEADING = {"leader_election": True, "leader_election_namespace": "default"}
+
+
+async def test_each_role_leads_by_the_lease_that_upstream_uses() -> None:
+    async with (
+        virtual("expand", "snapshots") as stage,
+        stage.sidecar(resizer.run, resizer.Settings(**LEADING)),
+        snapping.roles(stage, controller=LEADING, sidecar=LEADING),
+    ):
+        await asyncio.sleep(5)
+        leases = {lease.name for lease in await stage.client.list(Lease, "default")}
+    assert leases == {
+        "external-resizer-test-csi-example-com",
+        "external-snapshotter-leader-test-csi-example-com",
+        "snapshot-controller-leader",
+    }
+
+
+async def test_events_come_from_where_upstreams_come_from() -> None:
+    async with virtual("expand", "snapshots") as stage:
+        await snapping.snapshot_class(stage)
+        async with stage.sidecar(resizer.run, resizer.Settings()), snapping.roles(stage):
+            stage.driver.ready_after = 1
+            await stage.bound()
+            await stage.ask(size="2Gi")
+            await snapping.take(stage)
+            await snapping.ready(stage)
+            await stage.said("Resizing")
+            await stage.said("SnapshotReady", "snap")
+            told = {e.reason: e.source.component for e in await stage.client.list(Event)}
+    assert told["Resizing"] == "external-resizer test.csi.example.com"
+    assert told["SnapshotReady"] == "snapshot-controller"
+
+
+async def test_operations_are_measured_under_upstreams_names() -> None:
+    async with virtual("snapshots") as stage:
+        await snapping.snapshot_class(stage)
+        async with snapping.roles(stage):
+            await stage.bound()
+            await snapping.take(stage)
+            await snapping.ready(stage)
+            await asyncio.sleep(1)
+            await snapping.drop(stage)
+            await snapping.gone(stage)
+    text = metrics.render().decode()
+    for name in ("CreateSnapshot", "CreateSnapshotAndReady", "DeleteSnapshot"):
+        labels = f'driver_name="test.csi.example.com",operation_name="{name}",operation_status="success"'
+        assert f'operation_total_seconds_count{{{labels},snapshot_type="dynamic"}}' in text
+    assert 'method_name="/csi.v1.Controller/CreateSnapshot"' in text
+    assert "snapshot_controller_operations_in_flight 0.0" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            resizer.Settings,
+            {"timeout": 10.0, "workers": 10, "resync-period": 600.0, "retry-interval-max": 300.0},
+        ),
+        (
+            snapshotter.Settings,
+            {
+                "timeout": 60.0,
+                "worker-threads": 10,
+                "resync-period": 900.0,
+                "snapshot-name-prefix": "snapshot",
+                "groupsnapshot-name-prefix": "groupsnapshot",
+                "node-deployment": False,
+            },
+        ),
+        (
+            role.Settings,
+            {
+                "worker-threads": 10,
+                "resync-period": 900.0,
+                "retry-crd-interval-max": 30.0,
+                "enable-distributed-snapshotting": False,
+                "prevent-volume-mode-conversion": True,
+            },
+        ),
+    ],
+)
+def test_flags_have_upstreams_defaults(settings: type, expected: dict[str, object]) -> None:
+    known = flags(settings)
+    assert {name: known[name].default for name in expected} == expected
+
+
+async def test_alone_the_snapshot_controller_does_not_wait_for_ever_for_its_kinds() -> None:
+    async with virtual() as stage:
+        client = stage.client
+        with pytest.raises(Unable, match="CRDs"):
+            await role.run(client, role.Settings(retry_crd_interval_max=5.0), identity="me")
+
+
+async def test_a_snapshot_name_can_be_short() -> None:
+    async with virtual("snapshots") as stage:
+        await snapping.snapshot_class(stage)
+        short = {"snapshot_name_prefix": "s", "snapshot_name_uuid_length": 8}
+        async with snapping.roles(stage, sidecar=short):
+            await stage.bound()
+            made = await snapping.take(stage)
+            await snapping.ready(stage)
+            (request,) = stage.driver.called("CreateSnapshot")
+            assert request.name == f"s-{made.uid.replace('-', '')[:8]}"

@@ -1,0 +1,214 @@
+"""Whatever users, drivers and crashes do, growth and snapshots come to rest: nothing is lost, nothing leaks.
+
+Random stories on the real API server and the real roles, in memory and in virtual time. At the end the driver
+is well again, and what must hold then is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.contract.provisioning import snapping
+from tests.contract.provisioning.scene import GI, Stage, sizes, virtual
+from tests.support.scripted import Fail, Lose
+from volplane.api.core import PersistentVolumeClaim
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
+from volplane.base.virtual import VirtualLoop
+from volplane.controllers.snapshot.controller import Snapshots
+from volplane.csi.outcome import CallError, Code, Outcome, classify
+from volplane.rules import resizing, snapshots
+from volplane.sidecars import resizer, snapshotter
+
+STORIES = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+OUTCOMES = st.sampled_from(
+    [
+        Fail(Code.INTERNAL),
+        Fail(Code.OUT_OF_RANGE),
+        Fail(Code.UNAVAILABLE),
+        Fail(Code.ABORTED),
+        Lose(Code.DEADLINE_EXCEEDED),
+        Lose(Code.UNAVAILABLE),
+    ]
+)
+
+
+def told(story: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(story)
+
+
+class Role:
+    """A role that can be taken away and given back."""
+
+    def __init__(self, make: Any) -> None:
+        self._make, self._stack = make, AsyncExitStack()
+
+    async def start(self) -> None:
+        await self._stack.enter_async_context(self._make())
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+
+@asynccontextmanager
+async def kept(*roles: Role) -> AsyncIterator[None]:
+    for role in roles:
+        await role.start()
+    try:
+        yield
+    finally:
+        for role in roles:
+            await role.stop()
+
+
+# --- growth
+
+GROWTH = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.integers(2, 9)),
+        st.tuples(st.just("driver"), OUTCOMES),
+        st.tuples(st.sampled_from(["node", "restart", "pause"]), st.integers(1, 400)),
+    ),
+    min_size=4,
+    max_size=14,
+)
+
+
+@STORIES
+@given(story=GROWTH)
+def test_growth_comes_to_rest_at_what_was_asked_for_or_could_not_be_taken_back(story: list[Any]) -> None:
+    told(grow(story))
+
+
+async def grow(story: list[Any]) -> None:
+    async with virtual("expand") as stage:
+        await stage.bound()
+        _watch_targets(stage)
+        role = Role(lambda: stage.sidecar(resizer.run, resizer.Settings()))
+        async with kept(role):
+            for what, value in story:
+                if what == "ask" and value * GI > resizing.actual(await stage.claim()):
+                    await stage.ask(size=f"{value}Gi")
+                elif what == "driver":
+                    stage.driver.script("ControllerExpandVolume", value)
+                elif what == "node":
+                    await node(stage)
+                elif what == "restart":
+                    await role.restart()
+                await asyncio.sleep(value if what == "pause" else 0.5)
+            await _rest(stage)
+
+
+def _watch_targets(stage: Stage) -> None:
+    """A size whose outcome is open is the only one that may be asked for next."""
+    driver, open_size = stage.driver, [0]
+    expand = driver.controller_expand_volume
+
+    async def watched(request: Any) -> Any:
+        size = request.capacity_range.required_bytes
+        assert open_size[0] in (0, size), f"{size} was asked for while {open_size[0]} was open"
+        try:
+            reply = await expand(request)
+        except CallError as error:
+            open_size[0] = 0 if classify(error) is Outcome.FINAL else size
+            raise
+        open_size[0] = 0
+        return reply
+
+    driver.controller_expand_volume = watched
+
+
+async def node(stage: Stage) -> None:
+    """What a kubelet does when it is its turn."""
+    claim = await stage.claim()
+    if not resizing.state(claim).is_with_node:
+        return
+    status = {
+        "capacity": {"storage": claim.status.allocated_resources["storage"]},
+        "conditions": resizing.conditions(claim, drop=resizing.CONDITIONS),
+        "allocatedResourceStatuses": {"storage": None},
+    }
+    await stage.client.patch(
+        PersistentVolumeClaim, "data", "default", strategic={"status": status}, subresource="status"
+    )
+
+
+async def _rest(stage: Stage) -> None:
+    """The driver is well, the node works; after a while nothing is to do."""
+    for _ in range(12):
+        await asyncio.sleep(400)
+        await node(stage)
+    claim, volume = await stage.claim(), await stage.volume()
+    (disk,) = stage.driver.volumes.values()
+    assert resizing.actual(claim) >= int(sizes(claim)["request"].removesuffix("Gi")) * GI
+    assert sizes(claim)["state"] == ""
+    assert not claim.status.conditions
+    assert volume.spec.capacity["storage"] == sizes(claim)["capacity"]
+    assert disk.capacity_bytes == resizing.actual(claim)
+
+
+# --- snapshots
+
+NAMES = st.sampled_from(["a", "b", "c"])
+SNAPSHOTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["take", "drop"]), NAMES),
+        st.tuples(st.sampled_from(["CreateSnapshot", "DeleteSnapshot"]), OUTCOMES),
+        st.tuples(st.sampled_from(["sidecar", "controller", "pause"]), st.integers(1, 60)),
+    ),
+    min_size=5,
+    max_size=16,
+)
+
+
+@STORIES
+@given(story=SNAPSHOTS)
+def test_snapshots_are_ready_or_gone_and_none_is_left_behind(story: list[Any]) -> None:
+    told(snap(story))
+
+
+async def snap(story: list[Any]) -> None:
+    async with virtual("snapshots") as stage:
+        await snapping.snapshot_class(stage)
+        await stage.bound()
+        sidecar = Role(lambda: stage.sidecar(snapshotter.run, snapshotter.Settings()))
+        controller = Role(lambda: stage.controllers(Snapshots))
+        async with kept(sidecar, controller):
+            for what, value in story:
+                match what:
+                    case "take":
+                        if await stage.client.find(VolumeSnapshot, value, "default") is None:
+                            await snapping.take(stage, value)
+                    case "drop":
+                        await stage.client.delete(VolumeSnapshot, value, "default", missing_ok=True)
+                    case "sidecar":
+                        await sidecar.restart()
+                    case "controller":
+                        await controller.restart()
+                    case "CreateSnapshot" | "DeleteSnapshot":
+                        stage.driver.script(what, value)
+                await asyncio.sleep(value if what == "pause" else 0.2)
+            await asyncio.sleep(3600)
+            await _settled(stage)
+
+
+async def _settled(stage: Stage) -> None:
+    left = await stage.client.list(VolumeSnapshot)
+    assert all(snapshots.is_ready(s) and not s.is_deleting for s in left)
+    contents = {c.name: c for c in await stage.client.list(VolumeSnapshotContent)}
+    assert set(contents) == {snapshots.content_name(s) for s in left}
+    handles = {c.status.snapshot_handle for c in contents.values() if c.status is not None}
+    assert handles == {s.snapshot_id for s in stage.driver.snapshots.values()}
+    assert not any(snapshots.BEING_CREATED in c.metadata.annotations for c in contents.values())
+    claim = await stage.claim()
+    assert snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers

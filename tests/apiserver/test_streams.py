@@ -10,7 +10,7 @@ from typing import Any
 from volplane import web
 from volplane.api.core import ServiceAccount
 from volplane.api.meta import ObjectMeta
-from volplane.web import tls
+from volplane.web import tls, websocket
 
 DEFAULT = "/api/v1/namespaces/default"
 
@@ -35,10 +35,20 @@ class Node:
             return web.Response(headers=[("Content-Type", "text/plain")], body=_lines())
         if request.query.get("command") == "refuse":
             return web.Response(status=404, body=b"no such container")
+        if request.headers.get("sec-websocket-key"):
+            await _shout(await websocket.server_accept(request, ("v5.channel.k8s.io", "v4.channel.k8s.io")))
+            return web.Upgraded()
         stream = await request.upgrade([("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")])
         while data := await stream.read():
             await stream.write(data.upper())
         return web.Upgraded()
+
+
+async def _shout(socket: websocket.WebSocket) -> None:
+    """What comes in on channel 0 goes out on channel 1."""
+    while (message := await socket.receive()) is not None:
+        assert isinstance(message, bytes)
+        await socket.send(b"\1" + message[1:].upper())
 
 
 async def _lines() -> AsyncIterator[bytes]:

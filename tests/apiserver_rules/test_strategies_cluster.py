@@ -197,6 +197,6 @@ def test_priority_and_runtime_classes() -> None:
         "value: Forbidden: maximum allowed value of a user defined priority is 1000000000"
     ]
     assert changes(usual, make(PriorityClass, value=6)) == [
-        "Value: Forbidden: may not be changed in an update."
+        "value: Forbidden: may not be changed in an update."
     ]
     assert problems(make(RuntimeClass)) == ["handler: Required value"]

@@ -109,6 +109,7 @@ _COUNTED = frozenset(
         "poddisruptionbudgets.policy",
         "replicationcontrollers",
         "podtemplates",
+        "priorityclasses.scheduling.k8s.io",
         "customresourcedefinitions.apiextensions.k8s.io",
     }
 )
@@ -176,7 +177,7 @@ _FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 _NAMES: Mapping[str, Callable[[str, bool], list[str]]] = {
     "namespaces": naming.label,
-    "services": naming.label,
+    "services": naming.service,
     "statefulsets.apps": naming.label,  # it becomes the pods' host names
     **{f"{plural}.rbac.authorization.k8s.io": naming.path_segment for plural in _RBAC},
 }

@@ -39,6 +39,11 @@ def dns_1035(name: str) -> list[str]:
     return wrong if _DNS_1035.fullmatch(name) else [*wrong, DNS_1035_MESSAGE]
 
 
+def service(name: str, prefix: bool) -> list[str]:
+    """It becomes a variable of the pods' environment, which begins with a letter."""
+    return dns_1035(_masked(name, prefix))
+
+
 def path_segment(name: str, prefix: bool) -> list[str]:
     """Anything that can stand in a URL: RBAC roles are named `system:node`."""
     if not prefix and name in (".", ".."):

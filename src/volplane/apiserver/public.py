@@ -16,6 +16,10 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
 VERSION = {
     "major": "1",
     "minor": "35",
+    "emulationMajor": "1",
+    "emulationMinor": "35",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "34",
     "gitVersion": "v1.35.8-volplane",
     "gitCommit": "",
     "gitTreeState": "clean",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tests.apiserver.test_streams import on_a_node
 from tests.contract.api_server.samples import (
     BODIES,
     COORDINATION,
@@ -18,6 +19,7 @@ from tests.contract.api_server.samples import (
     make,
     make_pod,
 )
+from volplane.web import websocket
 
 JSON_PATCH = "application/json-patch+json"
 
@@ -169,3 +171,20 @@ async def test_14_field_selectors_work_on_list_and_watch(shared: Any) -> None:
             assert (await watch.next())["type"] == "ADDED"
             await api.delete(api.at("pods", "p"), {"gracePeriodSeconds": 0})
             assert (await watch.next())["type"] == "DELETED"
+
+
+async def test_13_exec_takes_websocket_v5_and_spdy(served: Any) -> None:
+    async with served() as api, on_a_node(api) as node:
+        path = "/api/v1/namespaces/default/pods/p/exec?command=sh&stdin=true&stdout=true"
+        socket = await websocket.client(api.http, path, protocols=["v5.channel.k8s.io"])
+        assert socket.protocol == "v5.channel.k8s.io"
+        await socket.send(b"\0hello")
+        assert await socket.receive() == b"\1HELLO"
+        await socket.close()
+        headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")]
+        headers += [("X-Stream-Protocol-Version", f"v{n}.channel.k8s.io") for n in (5, 4)]
+        answer, stream = await api.http.upgrade(path, headers, method="POST")
+        assert (answer.status, answer.headers.get("upgrade")) == (101, "SPDY/3.1")
+        assert stream is not None
+        stream.close()
+        assert [method for method, _, _ in node.asked] == ["GET", "POST"]

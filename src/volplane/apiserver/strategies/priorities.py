@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volplane.api.errors import Cause, Forbidden, forbidden, required
+from volplane.api.errors import Cause, Forbidden, forbidden
 from volplane.api.noderuntime import RuntimeClass
 from volplane.api.scheduling import PriorityClass
 from volplane.apiserver.strategies import checks
@@ -32,7 +32,10 @@ class PriorityClassStrategy(Strategy[PriorityClass]):
             "system-cluster-critical",
             "system-node-critical",
         ):
-            told = f"priority class names with '{SYSTEM}' prefix are reserved for system use only"
+            told = (
+                f"priority class names with '{SYSTEM}' prefix are reserved for system use only. error: "
+                f"{obj.name} is not a known system priority class"
+            )
             wrong.append(forbidden("metadata.name", told))
         elif obj.value > HIGHEST and not obj.name.startswith(SYSTEM):
             told = f"maximum allowed value of a user defined priority is {HIGHEST}"
@@ -42,7 +45,7 @@ class PriorityClassStrategy(Strategy[PriorityClass]):
     def validate_update(self, call: Call, old: PriorityClass, new: PriorityClass) -> list[Cause]:
         wrong: list[Cause] = []
         if old.value != new.value:
-            wrong.append(forbidden("Value", "may not be changed in an update."))
+            wrong.append(forbidden("value", "may not be changed in an update."))
         return wrong + checks.same("preemptionPolicy", new.preemption_policy, old.preemption_policy)
 
 
@@ -57,7 +60,7 @@ async def _only_default(call: Call, one: PriorityClass) -> None:
 
 class RuntimeClassStrategy(Strategy[RuntimeClass]):
     def validate_create(self, call: Call, obj: RuntimeClass) -> list[Cause]:
-        return checks.label("handler", obj.handler) if obj.handler else [required("handler")]
+        return checks.label("handler", obj.handler)
 
     def validate_update(self, call: Call, old: RuntimeClass, new: RuntimeClass) -> list[Cause]:
         return checks.same("handler", new.handler, old.handler)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from volplane.api import quantity
-from volplane.api.core import Endpoints, LimitRange, LimitRangeItem, ResourceQuota
+from volplane.api.core import Endpoints, EndpointSubset, LimitRange, LimitRangeItem, ResourceQuota
 from volplane.api.errors import Cause, duplicate, invalid
 from volplane.apiserver.strategies.checks import NOT_NEGATIVE
-from volplane.apiserver.strategies.edit import changed, each
+from volplane.apiserver.strategies.edit import changed, each, filled
 from volplane.apiserver.strategy import Call, Strategy
 
 _TYPES = ("Container", "PersistentVolumeClaim", "Pod")
@@ -68,3 +68,10 @@ class QuotaStrategy(Strategy[ResourceQuota]):
 
 class EndpointsStrategy(Strategy[Endpoints]):
     warnings = ("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",)
+
+    def defaults(self, obj: Endpoints) -> Endpoints:
+        return changed(obj, subsets=each(obj.subsets, _subset))
+
+
+def _subset(subset: EndpointSubset) -> EndpointSubset:
+    return changed(subset, ports=each(subset.ports, lambda port: filled(port, protocol="TCP")))

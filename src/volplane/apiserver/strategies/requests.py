@@ -6,6 +6,7 @@ certificate. Which signer's requests somebody may approve or sign is asked by `a
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable
 
@@ -110,7 +111,8 @@ def _wrong_request(request: bytes) -> list[Cause]:
     try:
         read(request)
     except ValueError as error:
-        return [invalid("spec.request", request.decode(errors="replace"), str(error))]
+        shown = base64.b64encode(request).decode() if request else None
+        return [invalid("spec.request", shown, str(error))]
     return []
 
 

@@ -17,6 +17,8 @@ class ServiceStrategy(Strategy[Service]):
         spec = filled(obj.spec, type="ClusterIP", session_affinity="None")
         if spec.type != "ExternalName":
             spec = filled(spec, internal_traffic_policy="Cluster")
+        if spec.cluster_ip:
+            spec = filled(spec, cluster_ips=(spec.cluster_ip,))
         return changed(obj, spec=changed(spec, ports=each(spec.ports, _port)))
 
     def validate_create(self, call: Call, obj: Service) -> list[Cause]:

@@ -199,4 +199,6 @@ def test_priority_and_runtime_classes() -> None:
     assert changes(usual, make(PriorityClass, value=6)) == [
         "value: Forbidden: may not be changed in an update."
     ]
-    assert problems(make(RuntimeClass)) == ["handler: Required value"]
+    assert problems(make(RuntimeClass))[0].startswith(
+        'handler: Invalid value: "": a lowercase RFC 1123 label'
+    )

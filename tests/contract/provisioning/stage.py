@@ -103,6 +103,9 @@ class Stage:
 
         return await until(reached, PATIENCE)
 
+    async def appears(self, kind: type[Any], name: str) -> Any:
+        return await until(lambda: self.find(kind, name), PATIENCE)
+
     async def gone(self, kind: type[Any], name: str) -> None:
         async def away() -> bool:
             return await self.find(kind, name) is None

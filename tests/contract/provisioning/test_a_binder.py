@@ -10,7 +10,7 @@ import pytest
 from tests.contract.provisioning.stage import Stage, claim, stage, volume
 from tests.loops.inprocess import running
 from tests.support import scripted
-from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.controllers.binder.controller import Binder
@@ -255,18 +255,73 @@ async def test_the_beta_annotation_is_the_class_wherever_it_is_read() -> None:
 
 async def test_in_tree_deletion_and_recycling_fail_in_the_words_users_know() -> None:
     async with stage(roles=GUARDED) as s:
-        for name, policy, said in (
-            ("gone", "Delete", 'error getting deleter volume plugin for volume "gone": '),
-            ("washed", "Recycle", "No recycler plugin found for the volume!"),
+        nfs = {"csi": None, "nfs": {"server": "s", "path": "/"}}
+        for name, policy, said, source in (
+            ("gone", "Delete", 'error getting deleter volume plugin for volume "gone": ', nfs),
+            ("washed", "Recycle", "No recycler plugin found for the volume!", {}),
         ):
-            nfs = {"csi": None, "nfs": {"server": "s", "path": "/"}}
-            await s.volume(name, persistentVolumeReclaimPolicy=policy, **nfs)
+            await s.volume(name, persistentVolumeReclaimPolicy=policy, **source)
             await s.claim(name, cls="", volumeName=name)
             await s.bound(name)
             await s.delete(PersistentVolumeClaim, name)
             failed = await s.phase(PersistentVolume, name, "Failed")
             assert failed.status.message.startswith(said)
         assert (await s.event("VolumeFailedDelete")).type == "Warning"
+
+
+async def recycled(s: Stage) -> Pod:
+    """A claim on a volume with a directory has gone, and a pod scrubs it."""
+    source = {"csi": None, "hostPath": {"path": "/srv/data"}}
+    await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
+    await s.claim(cls="")
+    await s.bound("data", to="v")
+    await s.delete(PersistentVolumeClaim, "data")
+    await s.gone(PersistentVolumeClaim, "data")
+    return await s.appears(Pod, "recycler-for-v")
+
+
+async def test_a_recycled_volume_is_scrubbed_by_a_pod_and_free_again() -> None:
+    async with stage(roles=GUARDED) as s:
+        scrubber = await recycled(s)
+        assert scrubber.spec.volumes[0].host_path is not None
+        assert scrubber.spec.volumes[0].host_path.path == "/srv/data"
+        assert (await s.find(PersistentVolume, "v")).status.phase == "Released"
+        await s.edit(Pod, "recycler-for-v", {"status": {"phase": "Succeeded"}}, status=True)
+        freed = await s.phase(PersistentVolume, "v", "Available")
+        assert freed.spec.claim_ref is None
+        await s.event("VolumeRecycled")
+        await s.gone(Pod, "recycler-for-v")
+        await s.claim("next", cls="")
+        await s.bound("next", to="v")
+
+
+async def test_a_scrubber_that_fails_is_told_and_tried_again() -> None:
+    async with stage(roles=GUARDED) as s:
+        first = await recycled(s)
+        await s.edit(Pod, first.name, {"status": {"phase": "Failed", "message": "no way"}}, status=True)
+        failed = await s.phase(PersistentVolume, "v", "Failed")
+        assert failed.status.message == "Recycle failed: no way"
+        await s.event("VolumeFailedRecycle", "no way")
+        await asyncio.sleep(60)
+        again = await s.appears(Pod, first.name)
+        assert again.uid != first.uid
+
+
+async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
+    async with stage(roles=("binder",)) as s:
+        source = {"csi": None, "hostPath": {"path": "/srv/data"}}
+        await s.volume("v", persistentVolumeReclaimPolicy="Recycle", **source)
+        await s.claim(cls="")
+        await s.bound("data", to="v")
+        await s.pod("web", "data", node="n1")
+        await s.edit(PersistentVolumeClaim, "data", {"metadata": {"finalizers": None}})
+        await s.delete(PersistentVolumeClaim, "data")
+        told = await s.event("VolumeFailedRecycle")
+        assert (told.type, told.message) == ("Normal", "Volume is used by pods: default/web")
+        assert await s.find(Pod, "recycler-for-v") is None
+        await s.delete(Pod, "web", grace=0)
+        await asyncio.sleep(1)
+        await s.appears(Pod, "recycler-for-v")
 
 
 async def test_a_waiting_claim_says_of_each_volume_why_it_will_not_do() -> None:

@@ -16,12 +16,15 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
+from msgspec import structs
+
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.api.storage import StorageClass
 from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
+from volplane.controllers.binder.recycling import is_scrubbable, pod_for, scrubbed_by
 from volplane.controllers.binder.steps import (
     Adopt,
     Amend,
@@ -30,7 +33,9 @@ from volplane.controllers.binder.steps import (
     Patch,
     Point,
     Recheck,
+    Scrub,
     Settle,
+    Sweep,
     Take,
     Turn,
     Unbind,
@@ -139,10 +144,15 @@ class Binder(Controller[str]):
 
     def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
         """Only what the events of waiting claims tell: a pod came, was scheduled, or is gone."""
-        if old is not None and new is not None and old.spec.node_name == new.spec.node_name:
-            return
         pod = new or old
         assert pod is not None
+        if scrubbed := scrubbed_by(pod):
+            yield f"pv/{scrubbed}"
+        if new is None:
+            held = [v for key in pods.claim_keys(pod) for v in self.claimed[key]]
+            yield from (f"pv/{v.name}" for v in held if is_scrubbable(v))
+        if old is not None and new is not None and old.spec.node_name == new.spec.node_name:
+            return
         for key in pods.claim_keys(pod):
             claim = self.claims.at(key)
             if claim is not None and waiting_class(claim):
@@ -176,12 +186,12 @@ class Binder(Controller[str]):
         volume = self.volumes.get(name)
         if volume is None:
             return
-        view = VolumeView(volume, self._claim_of(volume))
+        view = self.view_volume(volume)
         steps = list(plan_volume(view))
         if steps and isinstance(steps[0], Recheck):
             namespace, _, claim = steps[0].claim.partition("/")
             found = await self.client.find(PersistentVolumeClaim, claim, namespace)
-            steps = list(plan_volume(VolumeView(volume, found, proven=True)))
+            steps = list(plan_volume(structs.replace(view, claim=found, proven=True)))
         for step in steps:
             if not await self._act(key, volume, step):
                 break
@@ -205,6 +215,14 @@ class Binder(Controller[str]):
             pods=sorted(unscheduled),
             dynamic=self.dynamic,
         )
+
+    def view_volume(self, volume: PersistentVolume) -> VolumeView:
+        if not is_scrubbable(volume):
+            return VolumeView(volume, self._claim_of(volume))
+        users = [p.key for p in self.users[claim_key(volume)] if not pods.has_ended(p)]
+        scrubber = pod_for(volume)
+        found = self.pods.get(scrubber.name, scrubber.namespace)
+        return VolumeView(volume, self._claim_of(volume), users=users, scrubber=found)
 
     def _claim_of(self, volume: PersistentVolume) -> PersistentVolumeClaim | None:
         ref = volume.spec.claim_ref
@@ -234,6 +252,10 @@ class Binder(Controller[str]):
                 return await self._patch(key, volume, step.patch, "unbind", guarded=True)
             case Amend(target):
                 return await self._patch(key, target, step.patch, "amend", guarded=True)
+            case Scrub(pod):
+                await self.client.create(pod, exists_ok=True)
+            case Sweep(pod):
+                await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, grace=0, missing_ok=True)
             case Say():
                 self._say(step.about or about, step)
             case Wait(seconds, why):

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import StorageClass
+from volplane.controllers.binder import recycling
 from volplane.controllers.binder.steps import (
     Adopt,
     Amend,
@@ -81,6 +82,8 @@ class VolumeView(Struct, frozen=True):
     volume: PersistentVolume
     claim: PersistentVolumeClaim | None = None  # the one of the claimRef's name
     proven: bool = False  # `claim` was read from the server, not from a cache
+    users: Sequence[str] = ()  # pods of the claim's name that may still write
+    scrubber: Pod | None = None  # the pod that recycles the volume
 
 
 # --- claims
@@ -272,9 +275,9 @@ def plan_volume(view: VolumeView) -> Iterator[VolumeStep]:
         yield Recheck(claim_key(volume))
     elif claim is None or claim.uid != ref.uid:
         # 4.5 volume's claim is gone, or was replaced by another of its name
-        yield from _release(volume)
+        yield from _release(view)
     else:
-        yield from _claimed(volume, claim)
+        yield from _claimed(view, claim)
 
 
 def _is_known_gone(view: VolumeView) -> bool:
@@ -282,7 +285,8 @@ def _is_known_gone(view: VolumeView) -> bool:
     return view.claim is None and view.volume.status.phase in SPENT
 
 
-def _claimed(volume: PersistentVolume, claim: PersistentVolumeClaim) -> Iterator[VolumeStep]:
+def _claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[VolumeStep]:
+    volume = view.volume
     if claim.spec.volume_name == volume.name:
         # 4.8 claim and volume name each other
         yield from _turn(volume, "Bound")
@@ -299,7 +303,7 @@ def _claimed(volume: PersistentVolume, claim: PersistentVolumeClaim) -> Iterator
         yield Wake(claim.key)
     elif PROVISIONED_BY in volume.metadata.annotations and _policy(volume) == "Delete":
         # 4.9 claim is bound to another volume; this one was made for it and is not needed
-        yield from _release(volume)
+        yield from _release(view)
     else:
         # 4.10 claim is bound to another volume; this one goes back to whom it belongs
         yield Unbind(volume)
@@ -315,7 +319,8 @@ def _policy(volume: PersistentVolume) -> str:
     return volume.spec.persistent_volume_reclaim_policy or "Retain"
 
 
-def _release(volume: PersistentVolume) -> Iterator[VolumeStep]:
+def _release(view: VolumeView) -> Iterator[VolumeStep]:
+    volume = view.volume
     if volume.status.phase not in SPENT:  # a failure stays visible while reclaiming goes on
         yield Turn(volume, "Released")
     notes = volume.metadata.annotations
@@ -333,6 +338,8 @@ def _release(volume: PersistentVolume) -> Iterator[VolumeStep]:
         case "Delete":
             # 5.4 nobody knows how to delete it
             yield from _failed(volume, "VolumeFailedDelete", NO_DELETER.format(volume.name))
+        case "Recycle" if recycling.is_scrubbable(volume):
+            yield from recycling.recycle(volume, view.users, view.scrubber)
         case "Recycle":
             # 5.5 nobody knows how to scrub it
             yield from _failed(volume, "VolumeFailedRecycle", NO_RECYCLER)

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.rules.binding import (
     BETA_STORAGE_PROVISIONER,
     BIND_COMPLETED,
@@ -146,6 +146,18 @@ class Amend(Struct, frozen=True):
         return {"metadata": metadata}
 
 
+class Scrub(Struct, frozen=True):
+    """A pod deletes the volume's files."""
+
+    pod: Pod
+
+
+class Sweep(Struct, frozen=True):
+    """The pod that did so has ended, and goes."""
+
+    pod: Pod
+
+
 class Recheck(Struct, frozen=True):
     """The caches say that the volume's claim is gone: ask the server before believing it."""
 
@@ -176,4 +188,4 @@ def _after(steps: Sequence[ClaimStep], at: int) -> ClaimStep | None:
 
 
 ClaimStep = Take | Turn | Point | Settle | Adopt | HandOff | Amend | Say | Wait
-VolumeStep = Turn | Unbind | Amend | Recheck | Wake | Say | Wait
+VolumeStep = Turn | Unbind | Amend | Scrub | Sweep | Recheck | Wake | Say | Wait

@@ -25,6 +25,12 @@ PEERS = (
 )
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer(*PEERS)]
 
+ELECTED = {  # sidecar → the lease that its leader holds
+    "csi-provisioner": "hostpath-csi-k8s-io",
+    "csi-resizer": "external-resizer-hostpath-csi-k8s-io",
+    "csi-snapshotter": "external-snapshotter-leader-hostpath-csi-k8s-io",
+}
+
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
@@ -35,10 +41,9 @@ def stage() -> Iterator[Stage]:
         stage.roles("csi-snapshotter", "rbac-csi-snapshotter.yaml")
         stage.roles("snapshot-controller", "rbac-snapshot-controller.yaml")
         stage.hostpath(registrar=_theirs_or("csi-node-driver-registrar", ""))
-        stage.sidecar("csi-provisioner", HOSTPATH, "-v=5", account="csi-provisioner")
         stage.attacher(HOSTPATH)
-        stage.sidecar("csi-resizer", HOSTPATH, "-v=5", account="csi-resizer")
-        stage.sidecar("csi-snapshotter", HOSTPATH, "-v=5", account="csi-snapshotter")
+        for sidecar in ELECTED:
+            stage.sidecar(sidecar, HOSTPATH, "-v=5", "--leader-election", account=sidecar)
         stage.snapshot_controller()
         stage.apply(
             stages.storage_class("hostpath", HOSTPATH, allowVolumeExpansion=True),
@@ -53,6 +58,14 @@ def _theirs_or(name: str, ours: str) -> str:
 
 def test_the_provisioner_makes_and_removes_a_volume(stage: Stage) -> None:
     stories.provision(stage, "hostpath", HOSTPATH)
+
+
+def test_each_sidecar_is_elected(stage: Stage) -> None:
+    leases = {lease["metadata"]["name"]: lease["spec"] for lease in stage.up.items("leases")}
+    assert set(ELECTED.values()) <= leases.keys()
+    for lease in ELECTED.values():
+        assert leases[lease]["holderIdentity"]
+        assert leases[lease]["leaseDurationSeconds"] == 15
 
 
 def test_a_pod_runs_on_the_volume(stage: Stage) -> None:

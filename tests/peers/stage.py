@@ -63,7 +63,7 @@ class Stage:
                 "--enable-attach=true",
                 "-v=5",
             ],
-            mounts={"/csi": "socket", KUBELET: "kubelet", "/csi-data-dir": "data"},
+            mounts={"/csi": "socket", KUBELET: "kubelet", "/csi-data-dir": "data", "/dev": "dev"},
             privileged=True,
         )
         flags = ["--csi-address=/csi/csi.sock", f"--kubelet-registration-path={socket(HOSTPATH)}"]
@@ -77,6 +77,7 @@ class Stage:
             "kubelet": KUBELET,
             "registration": f"{KUBELET}/plugins_registry",
             "data": f"{KUBELET}/csi-hostpath-data",
+            "dev": "/dev",
         }
         self.run("csi-hostpathplugin", [plugin, register], volumes)
         self.wait("the driver is registered", lambda: HOSTPATH in self._drivers())

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from volplane.api.core import HostPathVolumeSource, PersistentVolume, Volume
 from volplane.volumes.base import Place, Plugin, Spec, VolumeFailure
 
+DEVICES = "/dev"
+
 _CHECKS: Mapping[str, tuple[Callable[[int], bool], str]] = {
     "Directory": (stat.S_ISDIR, "a directory"),
     "File": (stat.S_ISREG, "a file"),
@@ -27,7 +29,9 @@ class HostPath(Plugin):
     def path(self, spec: Spec) -> str:
         source = _source(spec.source, spec.volume)
         assert source is not None
-        return self.site.paths.real(source.path)
+        # A node's own directory of devices has the names of its disks and nothing else; whoever asks for all of
+        # /dev, as drivers do, wants the machine's.
+        return DEVICES if os.path.normpath(source.path) == DEVICES else self.site.paths.real(source.path)
 
     async def publish(self, spec: Spec, *, again: bool = False) -> None:
         source = _source(spec.source, spec.volume)

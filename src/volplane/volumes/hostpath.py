@@ -29,8 +29,8 @@ class HostPath(Plugin):
     def path(self, spec: Spec) -> str:
         source = _source(spec.source, spec.volume)
         assert source is not None
-        # A node's own directory of devices has the names of its disks and nothing else; whoever asks for all of
-        # /dev, as drivers do, wants the machine's.
+        # A node's own directory of devices has the names of its disks and nothing else. Whoever asks for all
+        # of /dev, as drivers do, wants the machine's.
         return DEVICES if os.path.normpath(source.path) == DEVICES else self.site.paths.real(source.path)
 
     async def publish(self, spec: Spec, *, again: bool = False) -> None:

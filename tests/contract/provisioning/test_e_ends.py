@@ -24,7 +24,7 @@ from tests.contract.provisioning.snapping import (
 )
 from tests.support.scripted import Fail, Hold, Lose
 from volplane.api.core import PersistentVolumeClaim
-from volplane.api.snapshot import VolumeSnapshotContent
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.controllers.snapshot.controller import Snapshots
 from volplane.csi.outcome import Code
 from volplane.rules import snapshots
@@ -246,3 +246,28 @@ async def test_a_snapshot_deleted_during_a_restore_waits_for_the_claim_to_be_bou
         await stage.until_claim(lambda c: c.status.phase == "Bound", "copy")
         await gone(stage)
         assert stage.driver.snapshots == {}
+
+
+@pytest.mark.virtual
+async def test_a_claim_is_not_held_for_a_snapshot_that_was_taken_away_by_force() -> None:
+    async with in_memory() as stage:
+        stage.driver.script("CreateSnapshot", hold := Hold())
+        await stage.bound()
+        await take(stage)
+        await hold.reached.wait()
+        assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
+        await drop(stage)
+        stripped = {"metadata": {"finalizers": []}}
+        await stage.client.patch(VolumeSnapshot, "snap", "default", merge=stripped)
+        await gone(stage)
+        await stage.until_claim(lambda c: snapshots.CLAIM_AS_SOURCE not in c.metadata.finalizers)
+
+
+@pytest.mark.virtual
+async def test_a_claim_that_is_to_go_is_freed_of_what_an_earlier_life_left_on_it() -> None:
+    async with in_memory() as stage:
+        await stage.bound()
+        held = {"metadata": {"finalizers": [snapshots.CLAIM_AS_SOURCE]}}
+        await stage.client.patch(PersistentVolumeClaim, "data", "default", strategic=held)
+        await stage.client.delete(PersistentVolumeClaim, "data", "default")
+        await stage.gone(PersistentVolumeClaim, "data", "default")

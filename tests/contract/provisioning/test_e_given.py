@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from tests.contract.provisioning.scene import virtual
 from tests.contract.provisioning.snapping import (
     adopt,
     content_of,
@@ -18,7 +20,11 @@ from tests.contract.provisioning.snapping import (
     take,
     until_snapshot,
 )
+from tests.loops.inprocess import running
+from volplane.api.errors import Forbidden
 from volplane.api.snapshot import VolumeSnapshotContent
+from volplane.client.client import Client
+from volplane.controllers.snapshot.controller import Snapshots
 from volplane.rules import snapshots
 
 
@@ -117,3 +123,32 @@ async def test_a_bound_snapshot_whose_content_points_elsewhere_is_misbound() -> 
         told = await stage.said("SnapshotMisbound", "snap")
         assert told == "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
         assert not snapshots.is_ready(await get(stage))
+
+
+class Refusing:
+    """A transport that may not bind contents."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    async def patch(
+        self, type: type[Any], name: str, namespace: str, patch: Any, *rest: Any, **more: Any
+    ) -> Any:
+        if type is VolumeSnapshotContent and "spec" in patch:
+            raise Forbidden("not you")
+        return await self._transport.patch(type, name, namespace, patch, *rest, **more)
+
+
+@pytest.mark.virtual
+async def test_a_content_that_cannot_be_bound_is_told_on_the_snapshot() -> None:
+    async with virtual("snapshots") as stage:
+        client = Client(Refusing(stage.client.transport), component="snapshot-controller")
+        async with running(Snapshots(client).run()):
+            await given(stage, "snap-known")
+            await adopt(stage)
+            told = await stage.said("SnapshotBindFailed", "snap")
+            assert told == "Snapshot failed to bind VolumeSnapshotContent, not you"
+        await client.close()

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 from msgspec import structs
 
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
+from volplane.api.errors import APIError, Conflict
 from volplane.api.snapshot import (
     VolumeGroupSnapshot,
     VolumeSnapshot,
@@ -45,6 +46,8 @@ from volplane.rules import snapshots, topology
 from volplane.rules.steps import Say, Wait
 
 log = logging.getLogger(__name__)
+
+CLAIM = "claim/"  # before the keys of claims, among those of snapshots
 
 
 class Snapshots(Writer):
@@ -93,6 +96,7 @@ class Snapshots(Writer):
             yield snapshot.key
         if new is None and old is not None:
             self.times.drop(old.uid)
+            yield from (CLAIM + key for key in _source(old))
 
     def _content_changed(
         self, old: VolumeSnapshotContent | None, new: VolumeSnapshotContent | None
@@ -112,6 +116,8 @@ class Snapshots(Writer):
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         claim = new or old
+        if new is not None and new.is_deleting and snapshots.CLAIM_AS_SOURCE in new.metadata.finalizers:
+            yield CLAIM + new.key
         if claim is None or old is new or _claim_facts(old) == _claim_facts(new):
             return
         yield from (s.key for s in self.by_claim[claim.key] if not snapshots.is_ready(s))
@@ -131,6 +137,8 @@ class Snapshots(Writer):
     # --- the work
 
     async def reconcile(self, key: str) -> None:
+        if key.startswith(CLAIM):
+            return await self._let_go(self.claims.at(key.removeprefix(CLAIM)))
         for content in self.by_ref[key]:
             for held in plans.plan_content(content):
                 await self.settle(content, held.finalizers)
@@ -189,11 +197,11 @@ class Snapshots(Writer):
             case HoldClaim():
                 await self._patch_claim(world.claim, {"finalizers": [snapshots.CLAIM_AS_SOURCE]})
             case FreeClaim():
-                gone = {"$deleteFromPrimitiveList/finalizers": [snapshots.CLAIM_AS_SOURCE]}
-                await self._patch_claim(world.claim, gone)
+                await self._free(world.claim)
             case Make(content):
                 await self._make(snapshot, content)
             case Bind():
+                assert world.content is not None
                 await self._bind(snapshot, world.content)
             case Follow(status):
                 self.times.end(snapshot, status)
@@ -215,6 +223,17 @@ class Snapshots(Writer):
             case _:
                 assert_never(step)
         return snapshot
+
+    async def _let_go(self, claim: PersistentVolumeClaim | None) -> None:
+        """A claim that was held for a snapshot which somebody took away by force would be held for ever."""
+        if claim is None or snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers:
+            return
+        if all(snapshots.is_ready(snapshot) for snapshot in self.by_claim[claim.key]):
+            await self._free(claim)
+
+    async def _free(self, claim: PersistentVolumeClaim | None) -> None:
+        gone = {"$deleteFromPrimitiveList/finalizers": [snapshots.CLAIM_AS_SOURCE]}
+        await self._patch_claim(claim, gone)
 
     # --- what is written
 
@@ -244,12 +263,18 @@ class Snapshots(Writer):
             await self.client.create(content, exists_ok=True)
         log.info("Content made", extra={"snapshot": snapshot.key, "content": content.name})
 
-    async def _bind(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None) -> None:
+    async def _bind(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> None:
         spec: dict[str, Any] = {"volumeSnapshotRef": {"uid": snapshot.uid}}
         if (name := snapshot.spec.volume_snapshot_class_name) is not None:
             spec["volumeSnapshotClassName"] = name
-        assert content is not None
-        await self.patch(content, {"spec": spec}, revision=content.metadata.resource_version)
+        try:
+            await self.patch(content, {"spec": spec}, revision=content.metadata.resource_version)
+        except Conflict:
+            raise  # it has changed meanwhile: whose it is, the next look tells
+        except APIError as error:
+            told = f"Snapshot failed to bind VolumeSnapshotContent, {error}"
+            known = snapshot.status.error if snapshot.status is not None else None
+            await self.fail(snapshot, known, "SnapshotBindFailed", told, unready=True, final=False)
 
 
 def _source(snapshot: VolumeSnapshot) -> list[str]:

@@ -22,9 +22,11 @@ async def test_settings_reach_the_controllers() -> None:
         controllers=("persistentvolume-attach-detach-controller",),
         max_wait_for_unmount=7.0,
         disable_force_detach_on_timeout=True,
+        wait_for_deleted_nodes=True,
     )
     (made,) = build(client, settings)
     assert (made.grace, made.force) == (7.0, False)  # type: ignore[attr-defined]
+    assert made.wait_for_deleted_nodes  # type: ignore[attr-defined]
     await client.close()
 
 

@@ -223,6 +223,7 @@ class Separate:
             f"--node-monitor-grace-period={settings.node_monitor_grace_period}",
             f"--max-wait-for-unmount={settings.max_wait_for_unmount}",
             f"--disable-force-detach-on-timeout={str(settings.disable_force_detach_on_timeout).lower()}",
+            f"--wait-for-deleted-nodes={str(settings.wait_for_deleted_nodes).lower()}",
         ]
 
     def _node(self, member: Member) -> list[str]:

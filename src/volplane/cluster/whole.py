@@ -53,6 +53,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     node_monitor_grace_period: Annotated[float, about("silence after which a node counts as lost")] = 40.0
     max_wait_for_unmount: Annotated[float, about("what a node that does not answer gets to unmount")] = 360.0
     disable_force_detach_on_timeout: Annotated[bool, about("never detach from such a node by force")] = False
+    wait_for_deleted_nodes: Annotated[bool, about("a deleted Node gets that time too, as upstream does")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.nodes <= 1000:
@@ -138,6 +141,7 @@ class Cluster:
             node_monitor_grace_period=self.settings.node_monitor_grace_period,
             max_wait_for_unmount=self.settings.max_wait_for_unmount,
             disable_force_detach_on_timeout=self.settings.disable_force_detach_on_timeout,
+            wait_for_deleted_nodes=self.settings.wait_for_deleted_nodes,
             cluster_signing_cert_file=str(self.server.authority.pair.cert_path),
             cluster_signing_key_file=str(self.server.authority.pair.key_path),
             root_ca=self.server.ca.decode(),

@@ -24,6 +24,7 @@ class Settings(Struct, frozen=True):
     enable_dynamic_provisioning: bool = True
     max_wait_for_unmount: float = 360.0  # seconds that a node which does not answer gets to unmount
     disable_force_detach_on_timeout: bool = False
+    wait_for_deleted_nodes: bool = False  # a deleted Node gets that time as well, as upstream gives it
     node_monitor_grace_period: float = 40.0  # seconds of silence after which a node is Unknown
     node_startup_grace_period: float = 60.0  # the same for a node that never reported
     node_eviction_rate: float = 0.1  # nodes a second and zone whose pods are driven off
@@ -58,6 +59,7 @@ CONTROLLERS: Mapping[str, Entry] = {
         {
             "max_wait_for_unmount": lambda s: s.max_wait_for_unmount,
             "force_detach": lambda s: not s.disable_force_detach_on_timeout,
+            "wait_for_deleted_nodes": lambda s: s.wait_for_deleted_nodes,
         },
     ),
     "persistentvolumeclaim-protection-controller": Entry(

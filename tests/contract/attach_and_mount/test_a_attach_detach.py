@@ -136,7 +136,8 @@ async def test_healthy_node_unmount_stuck_over_6_min_still_not_detached() -> Non
 @pytest.mark.virtual
 @pytest.mark.parametrize("in_use", [True, False], ids=["volumesInUse", "nothing in use"])
 async def test_node_object_deleted(in_use: bool) -> None:
-    async with plant("a", virtual=True) as p:
+    """As upstream has it; that we do not wait by default is the next test."""
+    async with plant("a", virtual=True, controller={"wait_for_deleted_nodes": True}) as p:
         await p.volume()
         await p.pod("web", on="a")
         await p.attached("a")
@@ -146,6 +147,21 @@ async def test_node_object_deleted(in_use: bool) -> None:
         await p.remove_pod("web")
         await asyncio.sleep(355)
         assert await p.published() == ({"a"} if in_use else set())
+        await p.detached("a", seconds=10)
+
+
+@pytest.mark.virtual
+async def test_a_deleted_node_is_the_operators_word_that_nothing_runs_there() -> None:
+    async with plant("a", virtual=True) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        await p.attached("a")
+        await p.uses("a", "data")
+        await asyncio.sleep(1)
+        await p.client.delete(Node, "a")
+        await asyncio.sleep(NEVER)
+        assert await p.published() == {"a"}  # its pod is still there, and may want it back
+        await p.remove_pod("web")
         await p.detached("a", seconds=10)
 
 

@@ -279,7 +279,7 @@ async def test_without_force_it_is_waited_for_until_the_operator_vouches_for_the
 
 @pytest.mark.parametrize("in_use", [True, False])
 async def test_a_deleted_node_is_believed_what_it_said_last(in_use: bool) -> None:
-    async with bench("a") as b:
+    async with bench("a", wait_for_deleted_nodes=True) as b:
         await b.pair()
         await b.client.create(pod("old", "data", on="a"))
         await b.attach("a")

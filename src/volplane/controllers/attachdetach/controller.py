@@ -67,8 +67,10 @@ class AttachDetach(Controller[str]):
         *,
         max_wait_for_unmount: float = p.UNMOUNT_GRACE,
         force_detach: bool = True,
+        wait_for_deleted_nodes: bool = False,
     ) -> None:
         super().__init__(client)
+        self.wait_for_deleted_nodes = wait_for_deleted_nodes
         self.grace = max_wait_for_unmount
         self.force = force_detach
         self._since: dict[str, dict[tuple[str, str], float]] = {}  # volume → (node, what) → loop time
@@ -241,7 +243,8 @@ class AttachDetach(Controller[str]):
         node = self.listing.newest(name)
         if node is None:
             last = self._last_in_use.get(name)
-            return p.Place(ready=False, in_use=last is None or key in last)
+            gone = last is not None and not self.wait_for_deleted_nodes  # we saw it go: somebody meant it
+            return p.Place(ready=False, gone=gone, in_use=last is None or key in last)
         return p.Place(
             ready=taints.is_ready(node),
             fenced=taints.is_out_of_service(node),

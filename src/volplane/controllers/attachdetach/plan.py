@@ -52,6 +52,7 @@ class Place(Struct, frozen=True):
 
     ready: bool = True
     fenced: bool = False  # out-of-service taint: the operator vouches that nothing runs there
+    gone: bool = False  # its Node was deleted, which says the same; the disk service has the last word
     in_use: bool = False  # the volume stands in volumesInUse, or did when the node was last seen
     listed: bool = False  # the volume stands in volumesAttached
 
@@ -76,7 +77,7 @@ class Attach(Struct, frozen=True):
 class Detach(Struct, frozen=True):
     held: Held
     check: bool = True  # ask the node's status once more, live
-    forced: Literal["", "timeout", "out-of-service"] = ""
+    forced: Literal["", "timeout", "out-of-service", "node-deleted"] = ""
 
 
 class List(Struct, frozen=True):
@@ -144,8 +145,10 @@ def _detach(view: View, held: Held) -> Iterator[Step]:
         if place.listed:
             yield Unlist(held.node)
         yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
-    elif place.fenced or overdue:
-        forced: Literal["timeout", "out-of-service"] = "timeout" if overdue else "out-of-service"
+    elif place.fenced or place.gone or overdue:
+        forced: Literal["timeout", "out-of-service", "node-deleted"] = "timeout"
+        if not overdue:
+            forced = "out-of-service" if place.fenced else "node-deleted"
         if place.in_use and place.ready and not place.fenced:
             yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")  # a healthy node is waited for, forever
         else:

@@ -118,8 +118,12 @@ def _pod_subresources() -> tuple[Subresource, ...]:
         Subresource("exec", CONNECT, kind="PodExecOptions"),
         Subresource("log", ("get",)),
         Subresource("portforward", CONNECT, kind="PodPortForwardOptions"),
+        Subresource("resize"),
         STATUS,
     )
+
+
+_NODE = (Subresource("proxy", PROXY, kind="NodeProxyOptions"), STATUS)
 
 
 def _core(type: type[Resource], plural: str, *short: str, **more: object) -> Kind:
@@ -139,7 +143,7 @@ ALL: tuple[Kind, ...] = (
     _core(core.Pod, "pods", "po", categories=ALL_CATEGORY, subresources=_pod_subresources()),
     _core(core.PersistentVolumeClaim, "persistentvolumeclaims", "pvc", subresources=(STATUS,)),
     _core(core.PersistentVolume, "persistentvolumes", "pv", namespaced=False, subresources=(STATUS,)),
-    _core(core.Node, "nodes", "no", namespaced=False, subresources=(Subresource("proxy", PROXY), STATUS)),
+    _core(core.Node, "nodes", "no", namespaced=False, subresources=_NODE),
     _core(
         core.Namespace,
         "namespaces",

@@ -53,7 +53,7 @@ Reply = Response | Upgraded
 PATIENCE = 60.0  # seconds a request may take, streams left out
 BODY_LIMIT = 3 * 1024 * 1024
 _PARTS = frozenset(
-    {"status", "finalize", "ephemeralcontainers", "approval"}
+    {"status", "finalize", "ephemeralcontainers", "resize", "approval"}
 )  # of the object itself, see Strategy
 _READS = frozenset({"get", "list"})
 UPGRADED = frozenset({"exec", "attach", "portforward"})

@@ -10,7 +10,7 @@ from typing import Any
 from volplane import web
 from volplane.web import tls
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 DEFAULT = "/api/v1/namespaces/default"
 

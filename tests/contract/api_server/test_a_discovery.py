@@ -139,7 +139,7 @@ async def test_the_snapshot_group_is_404_before_its_crds_and_lists_three_kinds_a
             "/api/v1",
             "pods",
             ["po"],
-            "attach binding ephemeralcontainers eviction exec log portforward status",
+            "attach binding ephemeralcontainers eviction exec log portforward resize status",
         ),
         ("/api/v1", "persistentvolumeclaims", ["pvc"], "status"),
         ("/api/v1", "namespaces", ["ns"], "finalize status"),

@@ -181,6 +181,72 @@ async def test_ephemeral_containers_only_by_their_own_path(shared: Any) -> None:
         assert "cannot be set on create" in born.json["message"]
 
 
+# Resize
+
+
+SAME_CLASS = 'spec: Invalid value: "Burstable": Pod QOS Class may not change as a result of resizing'
+
+
+def amounts(**resources: Any) -> Any:
+    return {"spec": {"containers": [{"name": "c", "resources": resources}]}}
+
+
+async def a_burstable_pod(api: Any) -> Any:
+    container = {"name": "c", "image": "a:1", **amounts(requests={"cpu": "1"}, limits={"cpu": "2"})["spec"]}
+    resources = container.pop("containers")[0]["resources"]
+    return await make_pod(api, containers=[{**container, "resources": resources}])
+
+
+async def test_resize_changes_amounts_and_nothing_else(shared: Any) -> None:
+    async with shared() as api:
+        made = await a_burstable_pod(api)
+        path = api.at("pods", "p", "resize")
+        patch = amounts(requests={"cpu": "1500m"})
+        patch["spec"]["containers"][0]["image"] = "b:2"
+        patch["metadata"] = {"labels": {"a": "b"}}
+        done = await api.call("PATCH", path, patch, type=STRATEGIC)
+        assert done.status == 200, done.json
+        (container,) = done.json["spec"]["containers"]
+        assert container["resources"] == {"limits": {"cpu": "2"}, "requests": {"cpu": "1500m"}}
+        assert container["image"] == "a:1"
+        assert "labels" not in done.json["metadata"]
+        assert done.json["metadata"]["generation"] == made["metadata"]["generation"] + 1
+        assert (await api.get(path)).json["kind"] == "Pod"
+        main = await api.call("PATCH", api.at("pods", "p"), amounts(requests={"cpu": "1"}), type=STRATEGIC)
+        assert main.status == 422
+
+
+@pytest.mark.parametrize(
+    ("patch", "told"),
+    [
+        (amounts(requests={"cpu": "2"}, limits={"memory": "1Gi"}), SAME_CLASS),
+        (amounts(requests={"cpu": None}, limits={"cpu": None}), SAME_CLASS),
+        (
+            amounts(requests={"ephemeral-storage": "2"}),
+            "spec: Forbidden: only cpu and memory resources are mutable",
+        ),
+        (
+            amounts(requests={"cpu": "9"}),
+            'resources.requests: Invalid value: "9": must be less than or equal to cpu limit of 2',
+        ),
+        (
+            amounts(limits={"cpu": None}),
+            "spec.containers[0].resources.limits: Forbidden: resource limits cannot be removed",
+        ),
+        (
+            {"spec": {"containers": [{"name": "d", "image": "a"}]}},
+            "spec.containers: Forbidden: containers may not be added or removed on resize",
+        ),
+    ],
+)
+async def test_what_resize_refuses(shared: Any, patch: Any, told: str) -> None:
+    async with shared() as api:
+        await a_burstable_pod(api)
+        answer = await api.call("PATCH", api.at("pods", "p", "resize"), patch, type=STRATEGIC)
+        assert answer.status == 422, answer.json
+        assert told in answer.json["message"]
+
+
 # Attach
 
 

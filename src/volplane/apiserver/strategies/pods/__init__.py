@@ -10,7 +10,7 @@ from volplane.api import quantity
 from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
 from volplane.api.errors import Cause, forbidden
 from volplane.apiserver.strategies.edit import changed, filled
-from volplane.apiserver.strategies.pods import admission, defaults, spec, update
+from volplane.apiserver.strategies.pods import admission, defaults, resize, spec, update
 from volplane.apiserver.strategy import Call, Strategy
 from volplane.base import clock
 
@@ -58,11 +58,15 @@ class PodStrategy(Strategy[Pod]):
         if call.subresource == "ephemeralcontainers":
             spec = structs.replace(old.spec, ephemeral_containers=new.spec.ephemeral_containers)
             return structs.replace(old, spec=spec)
+        if call.subresource == "resize":
+            return structs.replace(old, spec=resize.resized(old.spec, new.spec))
         return super().prepare_update(call, old, new)
 
     def validate_update(self, call: Call, old: Pod, new: Pod) -> list[Cause]:
         if call.subresource == "ephemeralcontainers":
             return _whole(new) + update.validate_ephemeral(old, new)
+        if call.subresource == "resize":
+            return resize.validate(old, new, qos_class(old.spec), qos_class(new.spec))
         if old.spec == new.spec:
             return []
         return _whole(new) + update.validate(old, new)

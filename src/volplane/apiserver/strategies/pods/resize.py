@@ -1,0 +1,75 @@
+"""pods/resize: more or less CPU and memory for the containers of a pod that exists, and nothing else."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from volplane.api.core import Container, Pod, PodSpec
+from volplane.api.errors import Cause, forbidden, invalid
+from volplane.apiserver.strategies.pods.spec import pod_spec
+
+_MUTABLE = ("cpu", "memory")
+_ONLY = "only cpu and memory resources are mutable"
+
+
+def resized(old: PodSpec, new: PodSpec) -> PodSpec:
+    """What the writer may mean; all else it says is not heard."""
+    return structs.replace(
+        old,
+        containers=_amounts(old.containers, new.containers),
+        init_containers=_amounts(old.init_containers, new.init_containers),
+    )
+
+
+def _amounts(old: tuple[Container, ...], new: tuple[Container, ...]) -> tuple[Container, ...]:
+    if [c.name for c in old] != [c.name for c in new]:
+        return new  # validation has a word for it
+    return tuple(
+        structs.replace(held, resources=given.resources, resize_policy=given.resize_policy)
+        for held, given in zip(old, new, strict=True)
+    )
+
+
+def validate(old: Pod, new: Pod, was: str, becomes: str) -> list[Cause]:
+    """`was` and `becomes`: the pod's class of service."""
+    wrong = pod_spec("spec", new.spec, pod=new.name)
+    for before, after, path in (
+        (old.spec.containers, new.spec.containers, "spec.containers"),
+        (old.spec.init_containers, new.spec.init_containers, "spec.initContainers"),
+    ):
+        if [c.name for c in before] != [c.name for c in after]:
+            return [*wrong, forbidden(path, "containers may not be added or removed on resize")]
+    if was != becomes:
+        wrong.append(invalid("spec", was, "Pod QOS Class may not change as a result of resizing"))
+    for at, (held, given) in enumerate(zip(old.spec.containers, new.spec.containers, strict=True)):
+        wrong += _removed(f"spec.containers[{at}].resources", held, given)
+    if _fixed(old.spec) != _fixed(new.spec):
+        wrong.append(forbidden("spec", _ONLY))
+    return wrong
+
+
+def _removed(path: str, held: Container, given: Container) -> list[Cause]:
+    wrong: list[Cause] = []
+    for word in ("requests", "limits"):
+        before, after = getattr(held.resources, word), getattr(given.resources, word)
+        if any(name in before and name not in after for name in _MUTABLE):
+            wrong.append(forbidden(f"{path}.{word}", f"resource {word} cannot be removed"))
+    return wrong
+
+
+def _fixed(spec: PodSpec) -> PodSpec:
+    """Without what may change."""
+    return structs.replace(
+        spec,
+        containers=tuple(map(_bare, spec.containers)),
+        init_containers=tuple(map(_bare, spec.init_containers)),
+    )
+
+
+def _bare(container: Container) -> Container:
+    given = container.resources
+    kept = {
+        word: {name: amount for name, amount in getattr(given, word).items() if name not in _MUTABLE}
+        for word in ("requests", "limits")
+    }
+    return structs.replace(container, resources=structs.replace(given, **kept))

@@ -157,3 +157,24 @@ async def test_a_namespace_waits_for_its_own_finalizers(served: Any) -> None:
             assert (
                 kept.json["message"] == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
             )
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/api/v1/configmaps", 405), ("/api/v1/namespaces//configmaps", 404)]
+)
+async def test_nobody_deletes_across_namespaces(served: Any, path: str, status: int) -> None:
+    async with served() as api:
+        maps = "/api/v1/namespaces/default/configmaps"
+        assert (await api.post(maps, {"metadata": {"name": "kept"}})).status == 201
+        assert (await api.delete(path)).status == status
+        assert (await api.get(f"{maps}/kept")).status == 200
+
+
+async def test_who_is_refused_for_the_form_of_the_answer_has_not_deleted(served: Any) -> None:
+    async with served() as api:
+        maps = "/api/v1/namespaces/default/configmaps"
+        assert (await api.post(maps, {"metadata": {"name": "kept"}})).status == 201
+        form = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io"
+        assert (await api.call("DELETE", maps, accept=form.format(""))).status == 406
+        assert (await api.call("DELETE", f"{maps}/kept", accept=form.format("List"))).status == 406
+        assert (await api.get(f"{maps}/kept")).status == 200

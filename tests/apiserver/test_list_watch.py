@@ -237,3 +237,11 @@ async def test_patches_of_many_writers_are_all_applied(served: Any) -> None:
         patches = [api.merge(f"{MAPS}/a", {"data": {f"k{n}": "v"}}) for n in range(20)]
         assert {answer.status for answer in await asyncio.gather(*patches)} == {200}
         assert len((await api.get(f"{MAPS}/a")).json["data"]) == 20
+
+
+async def test_a_revision_that_no_store_can_have_is_a_mistake(served: Any) -> None:
+    async with served() as api:
+        for version in (str(2**64), "9" * 5000):
+            refused = await api.get(f"/api/v1/configmaps?resourceVersion={version}")
+            assert refused.status == 400
+            assert "value out of range" in refused.json["message"]

@@ -17,11 +17,11 @@ from pathlib import Path
 import uvloop
 
 import volplane
-from tests.bench import burst, claims, crowds, floor, journeys, memory, pods, starting
+from tests.bench import api, burst, claims, crowds, floor, journeys, memory, pods, starting
 from tests.bench.report import Figure, document, machine, table
 from tests.bench.running import Running
 
-KEYS = "abcdefghi"
+KEYS = "abcdefghij"
 
 
 class Sizes:
@@ -34,12 +34,14 @@ class Sizes:
         self.held = 200 if quick else 1000
         self.crowds = (100,) if quick else (100, 1000, 5000)
         self.burst = 100 if quick else 1000
+        self.seconds, self.writes = (0.3, 20) if quick else (2.0, 200)
 
 
+Tables = dict[str, str]  # measures that are shown in a table of their own
 Waits = dict[str, float]  # measure → the part of its time that the cluster waited for a CPU
 
 
-async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits) -> list[Figure]:
+async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits, tables: Tables) -> list[Figure]:
     figures: list[Figure] = []
     if "e" in only:
         _say("e: start-up")
@@ -52,6 +54,10 @@ async def measure(only: str, nodes: int, sizes: Sizes, waits: Waits) -> list[Fig
     if "h" in only:
         _say("h: many nodes")
         figures += await crowds.measure(sizes.crowds)
+    if "j" in only:
+        _say("j: the API server" + (", and its peer" if api.PEER else ""))
+        more, tables["j"] = await api.measure(sizes.seconds, sizes.writes)
+        figures += more
     if set(only) & set("abcdgi"):
         async with Running(nodes) as running:
             figures += await _on_one(running, only, sizes, waits)
@@ -86,7 +92,7 @@ def _say(text: str) -> None:
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i")
+    parser.add_argument("--only", default=KEYS, help="some of a,b,c,d,e,f,g,h,i,j")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement")
     chosen = parser.parse_args(given)
@@ -100,10 +106,13 @@ def main(given: Sequence[str] | None = None) -> None:
     chosen = _arguments(given)
     # As an installed package: its byte code is there, and no start-up pays for compiling.
     compileall.compile_dir(str(Path(volplane.__file__).parent), quiet=2)
-    facts, waits = machine(), Waits()
+    facts, waits, tables = machine(), Waits(), Tables()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        figures = runner.run(measure(chosen.only, chosen.nodes, Sizes(quick=chosen.quick), waits))
-    print(table(figures))
+        sizes = Sizes(quick=chosen.quick)
+        figures = runner.run(measure(chosen.only, chosen.nodes, sizes, waits, tables))
+    print(
+        "\n\n".join([*filter(None, [table([f for f in figures if f.key not in tables])]), *tables.values()])
+    )
     file = Path(f"bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
     facts |= {"nodes": chosen.nodes, "quick": chosen.quick, "waited_for_cpu": waits}
     file.write_bytes(document(figures, facts))

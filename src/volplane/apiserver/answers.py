@@ -101,9 +101,27 @@ def _transformed(
         case "PartialObjectMetadata":
             return partial(wire, wanted.version)
         case _:
-            raise NotAcceptable(
-                f"only the following media types are accepted when converting to {wanted.transform}: none"
-            )
+            raise _no_item(wanted)
+
+
+def _no_item(wanted: Wanted) -> NotAcceptable:
+    return NotAcceptable(
+        f"only the following media types are accepted when converting to {wanted.transform}: none"
+    )
+
+
+def _no_list() -> NotAcceptable:
+    return NotAcceptable(
+        f"only the following media types are accepted when converting to {METADATA_LIST}: {JSON}"
+    )
+
+
+def check(wanted: Wanted, *, lists: bool) -> None:
+    """Raises NotAcceptable before anything is done: who is refused must not have acted."""
+    if lists and wanted.transform == METADATA:
+        raise _no_list()
+    if not lists and wanted.transform == METADATA_LIST:
+        raise _no_item(wanted)
 
 
 def partial(wire: bytes, version: str = "v1") -> bytes:
@@ -130,8 +148,7 @@ def listed(entry: Entry, found: Listed, wanted: Wanted, include: str = "") -> Re
             items = [partial(wire(r.value, r.revision), wanted.version) for r in found.records]
             return body(wanted, 200, _list(head.encode(), meta, items))
         case "PartialObjectMetadata":
-            told = f"only the following media types are accepted when converting to {METADATA_LIST}: {JSON}"
-            raise NotAcceptable(told)
+            raise _no_list()
         case _:
             items = [wire(r.value, r.revision) for r in found.records]
             return body(wanted, 200, _list(entry.list_head, meta, items))

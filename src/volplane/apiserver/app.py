@@ -277,7 +277,8 @@ def _check(entry: Entry, verb: str, target: Target) -> None:
         raise NotFound.path()
     if verb not in kind.verbs:
         raise MethodNotAllowed.of(kind, verb)
-    if verb in ("create", "update", "patch", "delete", "get") and kind.namespaced and not target.namespace:
+    # Across namespaces one may only look.
+    if verb not in ("list", "watch") and kind.namespaced and not target.namespace:
         if verb == "create" and kind.plural.endswith("reviews"):
             return
         raise MethodNotAllowed.of(kind, verb)

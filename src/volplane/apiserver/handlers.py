@@ -33,8 +33,11 @@ UNREAD = 60.0  # seconds a watcher may not read while there is something to tell
 Handler = Callable[[Backend, Entry, Call, Request], Awaitable[Response]]
 
 
-def _wanted(entry: Entry, request: Request) -> Wanted:
-    return negotiate(request.headers.get("accept"), numbered=entry.kind.type is not None)
+def _wanted(entry: Entry, request: Request, *, lists: bool = False) -> Wanted:
+    wanted = negotiate(request.headers.get("accept"), numbered=entry.kind.type is not None)
+    if wanted.transform:
+        answers.check(wanted, lists=lists)
+    return wanted
 
 
 def _decoded(entry: Entry, call: Call, request: Request) -> object:
@@ -78,7 +81,7 @@ async def on_get(backend: Backend, entry: Entry, call: Call, request: Request) -
 
 
 async def on_list(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(entry, request)
+    wanted = _wanted(entry, request, lists=True)
     asked = options.list_options(request.query, entry.facts)
     found = await list_records(backend, entry, call, asked)
     return answers.listed(entry, found, wanted, options.include_object(request.query))
@@ -100,7 +103,7 @@ async def on_delete(backend: Backend, entry: Entry, call: Call, request: Request
 
 
 async def on_delete_collection(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
-    wanted = _wanted(entry, request)
+    wanted = _wanted(entry, request, lists=True)
     how = options.delete_options(request)
     call = structs.replace(call, dry_run=call.dry_run or bool(how.dry_run))
     asked = options.list_options(request.query, entry.facts)

@@ -31,10 +31,13 @@ def parse(path: str) -> Target | None:
     else:
         return None
     if len(rest) >= 3 and rest[0] == "namespaces" and not (len(rest) == 3 and rest[2] in _OF_NAMESPACES):
-        return _target(group, version, rest[1], rest[2:])
+        # An empty namespace would be all of them: whoever deletes in it has forgotten to name it.
+        return _target(group, version, rest[1], rest[2:]) if rest[1] else None
     return _target(group, version, "", rest)
 
 
-def _target(group: str, version: str, namespace: str, rest: list[str]) -> Target:
+def _target(group: str, version: str, namespace: str, rest: list[str]) -> Target | None:
+    if "" in rest[:3]:
+        return None
     plural, name, subresource = [*rest[:3], "", "", ""][:3]
     return Target(group, version, plural, namespace, name, subresource, "/".join(rest[3:]))

@@ -13,6 +13,7 @@ from volplane.api.errors import BadRequest, Timeout
 from volplane.store import Store
 
 PATIENCE = 3.0  # seconds a reader waits for a revision that the store has not reached
+HIGHEST, DIGITS = 2**64 - 1, 20
 TOKEN_VERSION = "meta.k8s.io/v1"
 
 
@@ -28,6 +29,9 @@ def number(version: str) -> int:
     """The revision a request names."""
     if not version.isascii() or not version.isdigit():
         raise BadRequest(f'Invalid value: "{version}": must be a non-negative integer')
+    if len(version) > DIGITS or int(version) > HIGHEST:
+        # Not one that we have yet to reach: nobody will ever have it.
+        raise BadRequest(f'Invalid value: "{version}": value out of range')
     return int(version)
 
 

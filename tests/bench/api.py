@@ -1,0 +1,269 @@
+"""(j) The API server over TLS: create, get, list, patch, apply at 1, 16 and 64 at once; write to watcher.
+
+With VOLPLANE_BENCH_PEER=kubeconfig the same client asks a second server in the same run, measure by measure
+in turns, and the table shows the ratios. The client is one process and shares the machine with the server,
+so at high rates it is part of what is measured, for both alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from msgspec import Struct
+
+from tests.bench.load import Connection, Load, Target
+from tests.bench.report import Figure
+from tests.bench.running import PATIENCE, VOLPLANE
+
+PEER = os.environ.get("VOLPLANE_BENCH_PEER", "")
+PEER_PID = os.environ.get("VOLPLANE_BENCH_PEER_PID", "")  # of a peer on this machine: its memory
+CONCURRENCY = (1, 16, 64)
+LISTED = 1000
+NAMESPACE = "bench"
+MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+LISTED_MAPS = f"/api/v1/namespaces/{NAMESPACE}-listed/configmaps"
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+
+class Row(Struct):
+    """One measure: ours, the peer's where there is one, and how many times better we mean to be."""
+
+    name: str
+    unit: str
+    factor: float | None
+    told: float | None = None  # kube-apiserver v1.35.8 with etcd on a machine of this size, for orientation
+    ours: float = 0.0
+    peer: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Above one: we are better."""
+        other = self.told if self.peer is None else self.peer
+        if not other or not self.ours:
+            return None
+        return self.ours / other if self.unit == "/s" else other / self.ours
+
+
+Measure = Callable[[Target], Awaitable[float]]
+
+
+async def measure(seconds: float, writes: int) -> tuple[list[Figure], str]:
+    """The figures of our server, and the table with the peer's."""
+    rows: list[tuple[Row, Measure]] = list(_plan(seconds, writes))
+    async with _ours() as (ours, started):
+        peer = Target.of(Path(PEER)) if PEER else None
+        for target in filter(None, (ours, peer)):
+            await _prepare(target)
+        for row, act in rows:
+            row.ours = await act(ours)
+            if peer is not None:
+                row.peer = await act(peer)
+        done = [row for row, _ in rows]
+        done.append(Row("start-up to /readyz", "s", None, 4.0, started))
+        memory = Row("resident after all this", "MB", None, 310.0, _resident(ours.pid))
+        if PEER_PID:
+            memory.peer = _resident(int(PEER_PID))
+        done.append(memory)
+        if peer is not None:
+            await _clean(peer)
+    figures = [
+        Figure(key="j", name=r.name, unit=r.unit, samples=(r.ours,), upstream=r.peer or r.told) for r in done
+    ]
+    return figures, table(done)
+
+
+def _plan(seconds: float, writes: int) -> Iterator[tuple[Row, Measure]]:
+    told = {"create": 970.0, "get": 1350.0, "merge patch": 700.0, "server-side apply": 560.0}
+    factors = {
+        "create": 2.0,
+        "get": 4.0,
+        f"list of {LISTED}": 8.0,
+        "merge patch": 2.0,
+        "server-side apply": 2.0,
+    }
+    acts = {
+        "create": create,
+        "get": get,
+        f"list of {LISTED}": everything,
+        "merge patch": patch,
+        "server-side apply": apply,
+    }
+    for name, act in acts.items():
+        for at_once in CONCURRENCY:
+            row = Row(
+                f"{name}, {at_once} at once", "/s", factors[name], told.get(name) if at_once == 16 else None
+            )
+            yield row, lambda target, act=act, n=at_once: rate(target, act, n, seconds)
+    for count, told_ms in ((1, 4.3), (100, 7.1)):
+        name = "write to watcher" if count == 1 else f"write to the last of {count} watchers"
+        yield Row(name, "ms", 4.0, told_ms), lambda target, n=count: watched(target, n, writes)
+
+
+# --- what is asked
+
+
+async def create(connection: Connection, worker: int, n: int) -> None:
+    body = msgspec.json.encode(_map(f"c-{worker}-{n}-{time.monotonic_ns()}"))
+    await connection.ask("POST", MAPS, body, expect=201)
+
+
+async def get(connection: Connection, worker: int, n: int) -> None:
+    await connection.ask("GET", f"{LISTED_MAPS}/m{n % LISTED}")
+
+
+async def everything(connection: Connection, worker: int, n: int) -> None:
+    await connection.ask("GET", LISTED_MAPS)
+
+
+async def patch(connection: Connection, worker: int, n: int) -> None:
+    body = msgspec.json.encode({"data": {"changed": str(time.monotonic_ns())}})
+    await connection.ask("PATCH", f"{MAPS}/p{worker}", body, type=MERGE)
+
+
+async def apply(connection: Connection, worker: int, n: int) -> None:
+    body = msgspec.json.encode({**_map(f"p{worker}"), "data": {"applied": str(time.monotonic_ns())}})
+    await connection.ask("PATCH", f"{MAPS}/p{worker}?fieldManager=bench&force=true", body, type=APPLY)
+
+
+def _map(name: str) -> dict[str, object]:
+    data = {"colour": "blue", "text": "x" * 100}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+# --- how
+
+
+async def rate(
+    target: Target, act: Callable[[Connection, int, int], Awaitable[None]], at_once: int, seconds: float
+) -> float:
+    async with Load(target, at_once) as load:
+        return await load.rate(act, seconds)
+
+
+async def watched(target: Target, watchers: int, writes: int) -> float:
+    """Milliseconds from the sending of a write until the last watcher has its event; the median."""
+    times: list[float] = []
+    path = f"{MAPS}?watch=true&resourceVersion={await _revision(target)}"
+    async with Load(target, watchers) as load, Load(target, 1) as writing:
+        streams = [await connection.follow(path) for connection in load.connections]
+        for n in range(writes):
+            begun = time.perf_counter()
+            (writer,) = writing.connections
+            sent = asyncio.ensure_future(create(writer, 1000 + watchers, n))
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*(anext(stream) for stream in streams))
+            times.append((time.perf_counter() - begun) * 1000)
+            await sent
+    return median(times)
+
+
+async def _revision(target: Target) -> str:
+    async with Load(target, 1) as load:
+        answer = await load.connections[0].ask("GET", f"{MAPS}?limit=1")
+    return str(msgspec.json.decode(answer)["metadata"]["resourceVersion"])
+
+
+async def _prepare(target: Target) -> None:
+    async with Load(target, 16) as load:
+        (first, *_) = load.connections
+        for name in (NAMESPACE, f"{NAMESPACE}-listed"):
+            await first.ask(
+                "POST", "/api/v1/namespaces", msgspec.json.encode({"metadata": {"name": name}}), expect=201
+            )
+        left = iter(range(LISTED))
+
+        async def fill(connection: Connection) -> None:
+            for n in left:
+                await connection.ask("POST", LISTED_MAPS, msgspec.json.encode(_map(f"m{n}")), expect=201)
+                if n < max(CONCURRENCY):
+                    await connection.ask("POST", MAPS, msgspec.json.encode(_map(f"p{n}")), expect=201)
+
+        await asyncio.gather(*(fill(connection) for connection in load.connections))
+
+
+async def _clean(target: Target) -> None:
+    """A peer goes on living: its namespaces are asked to go."""
+    async with Load(target, 1) as load:
+        for name in (NAMESPACE, f"{NAMESPACE}-listed"):
+            await load.connections[0].ask("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@asynccontextmanager
+async def _ours() -> AsyncIterator[tuple[Target, float]]:
+    """`volplane apiserver` on SQLite, as a process of its own, and the seconds until it was ready."""
+    directory = Path(tempfile.mkdtemp(prefix="vp-bench-api-"))
+    begun = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        VOLPLANE,
+        "apiserver",
+        "--data-dir",
+        str(directory),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            while b"serving on" not in (line := await process.stdout.readline()):
+                assert line, "the server ended"
+        target = Target.of(directory / "kubeconfig", process.pid)
+        async with Load(target, 1) as load:
+            await load.connections[0].ask("GET", "/readyz")
+        yield target, time.perf_counter() - begun
+    finally:
+        process.terminate()
+        await process.communicate()
+        shutil.rmtree(directory)
+
+
+def _resident(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+# --- the table
+
+
+def table(rows: list[Row]) -> str:
+    lines = [("", "volplane", "peer" if PEER else "kube-apiserver*", "ratio", "aim", "")]
+    for row in rows:
+        other = row.told if row.peer is None else row.peer
+        ratio, aim = row.ratio, row.factor
+        verdict = "" if ratio is None or aim is None else "✓" if ratio >= aim else "✗"
+        shown = ("" if ratio is None else f"{ratio:.1f}x", "" if aim is None else f"{aim:g}x", verdict)
+        lines.append((f"(j) {row.name}", _number(row.ours, row.unit), _number(other, row.unit), *shown))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    shown_lines = [
+        "  ".join(
+            [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
+        )
+        for line in lines
+    ]
+    note = (
+        ""
+        if PEER
+        else "\n* told for a machine of this size; VOLPLANE_BENCH_PEER=kubeconfig measures one here"
+    )
+    return "\n".join(line.rstrip() for line in shown_lines) + note
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return (
+        f"{value:,.0f}{unit}"
+        if unit == "/s"
+        else f"{value:.2f} {unit}"
+        if unit != "MB"
+        else f"{value:.0f} MB"
+    )

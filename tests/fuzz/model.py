@@ -1,0 +1,205 @@
+"""What the server has acknowledged, held against what it answers later.
+
+Nobody else writes while a story runs but the server itself, which keeps the status of definitions; so what a
+write has answered is exactly what the next read must show.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.fuzz.requests import Request
+from volplane import web
+
+Json = Any
+KEPT_BY_SERVER = frozenset({"CustomResourceDefinition"})
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+REASONS = frozenset(
+    {"Unauthorized", "Forbidden", "NotFound", "AlreadyExists", "Conflict", "Gone", "Invalid", "Timeout"}
+    | {"TooManyRequests", "BadRequest", "MethodNotAllowed", "NotAcceptable", "RequestEntityTooLarge"}
+    | {"UnsupportedMediaType", "Expired", "ServiceUnavailable", "", "Unknown"}
+)
+# Upstream answers these mistakes of a client with a 500, and so do we.
+AS_UPSTREAM = (
+    "resourceVersion should not be set on objects to be created",
+    "Internal error occurred: no preferred addresses found",  # a node that has none, asked through the proxy
+    "Internal error occurred: the spec replicas field",  # a custom object without it, asked for its scale
+)
+PATIENCE = 60.0
+
+
+class Model:
+    def __init__(self, http: web.Http) -> None:
+        self.http = http
+        self.objects: dict[str, Json] = {}  # by the path of the object
+        self.revisions: set[int] = set()
+        self.acknowledged = 0
+        self.story: list[str] = []  # for whoever reads a failure
+
+    # --- asking
+
+    async def send(self, request: Request) -> None:
+        """One request, its answer judged, and what it acknowledged read back."""
+        status, body = await self._exchange(request)
+        self.story.append(f"{status} {request}")
+        if status >= 400:
+            judge(status, body, request)
+        elif request.method in WRITES and not self._is_dry(request):
+            self.acknowledged += 1
+            if b"dryRun" in request.body:  # of a delete or an eviction: perhaps it happened, perhaps not
+                await self._look_again()
+            else:
+                await self._note(request, body)
+
+    async def _exchange(self, request: Request) -> tuple[int, bytes]:
+        asked = {"headers": request.headers, "body": request.body, "timeout": PATIENCE}
+        if any(name in ("watch", "follow") for name, _ in request.query) and request.method == "GET":
+            async with self.http.stream(request.method, request.target, **asked) as (answer, pieces):
+                if answer.status == 200:
+                    return 200, b""
+                return answer.status, b"".join([piece async for piece in pieces])
+        got = await self.http.request(request.method, request.target, **asked)
+        if got.status >= 400 and request.method == "HEAD":
+            assert got.status < 500, f"{got.status} to {request}"
+            return 200, b""
+        return got.status, got.body
+
+    def _is_dry(self, request: Request) -> bool:
+        if request.method == "DELETE" and request.body:
+            return False  # its options are in the body, and as upstream we do not look for more
+        return any(name == "dryRun" and value == "All" for name, value in request.query)
+
+    async def read(self, path: str) -> Json | None:
+        got = await self.http.request("GET", path, timeout=PATIENCE)
+        assert got.status in (200, 404), (got.status, path, got.body)
+        return json.loads(got.body) if got.status == 200 else None
+
+    # --- noting
+
+    async def _note(self, request: Request, body: bytes) -> None:
+        if not request.operation.keeps:
+            return
+        place = self._place(request, body)
+        if place is None:  # a collection was deleted, or something that is not kept
+            await self._refresh_below(request.path)
+            return
+        told = _object(body)
+        held = await self.read(place)
+        if request.method == "DELETE":
+            assert held is None or held["metadata"].get("deletionTimestamp"), f"deleted, but there: {request}"
+        elif not _finished(told):
+            assert held is not None, f"acknowledged, but not there: {request} -> {body!r}"
+        same_kind = told is not None and held is not None and told.get("kind") == held.get("kind")
+        if same_kind and request.operation.kind not in KEPT_BY_SERVER:
+            assert held == told, f"read otherwise than acknowledged: {request}\n{told}\n{held}"
+        if held is None:
+            self.objects.pop(place, None)
+            return
+        self._note_revision(place, held, request)
+        self.objects[place] = held
+
+    def _note_revision(self, place: str, held: Json, request: Request) -> None:
+        before = self.objects.get(place, {}).get("metadata", {}).get("resourceVersion")
+        revision = held["metadata"]["resourceVersion"]
+        if revision == before:
+            assert held == self.objects[place], f"changed without a new revision: {request}"
+        else:
+            assert int(revision) not in self.revisions, f"revision {revision} twice: {request}"
+            self.revisions.add(int(revision))
+
+    def _place(self, request: Request, body: bytes) -> str | None:
+        """The path of the object that a write was about."""
+        template = request.operation.path
+        if "{name}" in template and not request.path.endswith("/"):
+            # Subresources change their object.
+            depth = template.partition("{name}")[0].count("/") + 1
+            return "/".join(request.path.split("/")[:depth])
+        if request.method != "POST":
+            return None
+        told = _object(body)
+        name = (told or {}).get("metadata", {}).get("name", "")
+        return f"{request.path}/{name}" if name else None
+
+    async def _look_again(self) -> None:
+        for place in list(self.objects):
+            held = await self.read(place)
+            if held is None:
+                del self.objects[place]
+            else:
+                self.objects[place] = held
+
+    async def _refresh_below(self, collection: str) -> None:
+        for place in [p for p in self.objects if p.rpartition("/")[0] == collection.rstrip("/")]:
+            held = await self.read(place)
+            if held is None:
+                del self.objects[place]
+            elif held != self.objects[place]:
+                assert held["metadata"].get("deletionTimestamp"), f"{place} was changed by {collection}"
+                self.objects[place] = held
+
+    # --- in the end
+
+    async def check(self) -> None:
+        """Everything that was acknowledged is there, as it was told, alone and in its list."""
+        lists: dict[str, dict[str, Json]] = {}
+        for place, expected in self.objects.items():
+            held = await self.read(place)
+            assert held is not None, f"lost: {place}"
+            if expected["kind"] in KEPT_BY_SERVER:
+                continue
+            assert held == expected, f"{place} is not what was acknowledged:\n{expected}\n{held}"
+            collection, _, name = place.rpartition("/")
+            if collection not in lists:
+                found = await self.read(collection)
+                assert found is not None
+                lists[collection] = {item["metadata"]["name"]: item for item in found["items"]}
+            listed = lists[collection][name]
+            assert {**listed, "kind": held["kind"], "apiVersion": held["apiVersion"]} == held, place
+
+
+def _object(body: bytes) -> Json | None:
+    """The object in an answer; None for a Status, a table, metadata alone, or another language."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(told, dict) or told.get("kind") in ("Status", "Table", "PartialObjectMetadata"):
+        return None
+    return told
+
+
+def _finished(told: Json | None) -> bool:
+    """Nothing holds it any more: the write that took its last finalizer has also removed it."""
+    metadata = (told or {}).get("metadata", {})
+    return "deletionTimestamp" in metadata and not metadata.get("finalizers")
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body).get("message"))
+    except ValueError:
+        return ""
+
+
+def judge(status: int, body: bytes, request: Request) -> None:
+    """A refusal is the client's fault, and a well-formed Status says which."""
+    if status >= 500:
+        assert _message(body).startswith(AS_UPSTREAM), f"{status} {body!r} to {request}"
+        return
+    try:
+        told = json.loads(body)
+    except ValueError as error:
+        raise AssertionError(f"{status} without a Status: {body!r} to {request}") from error
+    context = f"{told} to {request}"
+    assert told["kind"] == "Status", context
+    assert told["apiVersion"] == "v1", context
+    assert told["status"] == "Failure", context
+    assert told["code"] == status, context
+    assert told["message"], context
+    assert told.get("reason", "") in REASONS, context
+    assert isinstance(told["metadata"], dict), context
+    details = told.get("details", {})
+    assert isinstance(details, dict), context
+    for cause in details.get("causes", ()):
+        assert set(cause) <= {"reason", "message", "field"}, context

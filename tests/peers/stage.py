@@ -24,6 +24,11 @@ HOSTPATH = "hostpath.csi.k8s.io"
 KUBELET = "/var/lib/kubelet"
 PATIENCE = 60.0
 RBAC = "rbac.authorization.k8s.io"
+ITSELF = {  # what a program is told of its pod
+    "NODE_NAME": "spec.nodeName",
+    "POD_NAME": "metadata.name",
+    "NAMESPACE": "metadata.namespace",
+}
 BUILT_IN = "volplane/"  # images that are coroutines of the node
 
 
@@ -285,7 +290,7 @@ def container(
         "name": program.removeprefix(BUILT_IN),
         "image": image,
         "args": list(arguments),
-        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "env": [{"name": n, "valueFrom": {"fieldRef": {"fieldPath": path}}} for n, path in ITSELF.items()],
         "securityContext": {"privileged": privileged},
         "volumeMounts": [
             {"name": volume, "mountPath": path, **(spread if path == KUBELET else {})}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.peers import stage as stages
 from tests.peers import stories
 from tests.peers.stage import BUILT_IN, Stage
+from volplane.api import quantity
 
 PEERS = ("kubectl", "csi-provisioner", "csi-resizer", "csi-snapshotter", "snapshot-controller")
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer(*PEERS)]
@@ -32,7 +34,8 @@ def stage() -> Iterator[Stage]:
         stage.roles("csi-resizer", "rbac.yaml")
         stage.roles("csi-snapshotter", "rbac-csi-snapshotter.yaml")
         stage.roles("snapshot-controller", "rbac-snapshot-controller.yaml")
-        stage.sidecar("csi-provisioner", CONTROLLER, "--default-fstype=ext4", account="csi-provisioner")
+        flags = ("--default-fstype=ext4", "--enable-capacity", "--capacity-ownerref-level=0")
+        stage.sidecar("csi-provisioner", CONTROLLER, *flags, account="csi-provisioner")
         stage.attacher(CONTROLLER)
         stage.sidecar("csi-resizer", CONTROLLER, account="csi-resizer")
         stage.sidecar("csi-snapshotter", CONTROLLER, account="csi-snapshotter")
@@ -53,6 +56,19 @@ def stage() -> Iterator[Stage]:
 
 def test_a_disk_is_made_and_removed(stage: Stage) -> None:
     stories.provision(stage, "at-once", EBS)
+
+
+def test_the_space_that_is_left_is_published(stage: Stage) -> None:
+    found = stage.wait("it is told for the class", lambda: _capacities(stage, "ebs"))
+    for capacity in found:
+        assert quantity.value(capacity["capacity"]) > 0
+        zone = capacity["nodeTopology"]["matchLabels"]["topology.ebs.csi.aws.com/zone"]
+        assert zone == "us-east-1a"
+        assert [owner["name"] for owner in capacity["metadata"]["ownerReferences"]] == ["csi-provisioner"]
+
+
+def _capacities(stage: Stage, kind: str) -> list[Any]:
+    return [c for c in stage.up.items("csistoragecapacities") if c["storageClassName"] == kind]
 
 
 def test_a_disk_moves_to_another_node(stage: Stage) -> None:

@@ -7,8 +7,10 @@ import os
 
 import click
 
+from volplane.cli.failure import Failure
 from volplane.cli.options import options
-from volplane.cli.running import connect, need_root, serve
+from volplane.cli.running import connect, need_root, serve, until
+from volplane.client.kubeconfig import BadKubeconfig
 from volplane.cluster.images import Kit, by_account, images
 from volplane.drivers import ebs
 from volplane.host import Host
@@ -19,15 +21,46 @@ from volplane.node.settings import NodeSettings
 @click.command()
 @options(NodeSettings)
 @click.option("--kubeconfig", default="", help="where the API server is, and who we are")
+@click.option("--bootstrap-kubeconfig", default="", help="how to become a node while --kubeconfig is missing")
+@click.option("--cert-dir", default="", help="where that certificate is kept; <root-dir>/pki if empty")
 @click.option("--cover", multiple=True, help="a directory that no container may see")
 @click.option("--latency", default="", help="disks take as long as a cloud's: ebs, io2 or efs")
 @click.option("--shared-dir", default="/var/lib/volplane/efs", help="where shared file systems are")
 def command(
-    settings: NodeSettings, kubeconfig: str, cover: tuple[str, ...], latency: str, shared_dir: str
+    settings: NodeSettings,
+    kubeconfig: str,
+    bootstrap_kubeconfig: str,
+    cert_dir: str,
+    cover: tuple[str, ...],
+    latency: str,
+    shared_dir: str,
 ) -> None:
     """Run pods and their volumes on this machine until stopped; then pods are stopped, volumes unmounted."""
     need_root()
-    serve(lambda stop: _serve(settings, kubeconfig, cover, latency, shared_dir, stop))
+
+    async def work(stop: asyncio.Event) -> None:
+        if bootstrap_kubeconfig:
+            directory = cert_dir or os.path.join(settings.root_dir, "pki")
+            await until(stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, directory))
+        if not stop.is_set():
+            await _serve(settings, kubeconfig, cover, latency, shared_dir, stop)
+
+    serve(work)
+
+
+def name_of(settings: NodeSettings) -> str:
+    return settings.hostname_override or os.uname().nodename.lower()
+
+
+async def _join(name: str, bootstrap: str, kubeconfig: str, directory: str) -> None:
+    from volplane.node import joining  # it needs what only this moment needs
+
+    if not kubeconfig:
+        raise Failure("--bootstrap-kubeconfig needs --kubeconfig: where to write who this node is")
+    try:
+        await joining.join(name=name, bootstrap=bootstrap, config=kubeconfig, directory=directory)
+    except (joining.NotLetIn, BadKubeconfig) as error:
+        raise Failure(f"this machine did not become a node: {error}") from error
 
 
 async def _serve(
@@ -40,8 +73,7 @@ async def _serve(
 ) -> None:
     client = connect(kubeconfig, "kubelet")
     host = Host()
-    name = settings.hostname_override or os.uname().nodename.lower()
-    places = {name: ebs.Place(settings.instance_id, settings.zone, latency=latency)}
+    places = {name_of(settings): ebs.Place(settings.instance_id, settings.zone, latency=latency)}
     kit = Kit(by_account, host, account(), places, shared_dir)
     try:
         await runner.run(settings, client, host, images(kit), stop=stop, cover=cover)

@@ -32,15 +32,7 @@ class BadKubeconfig(ValueError):
 def load(path: str | Path, *, context: str = "", agent: str = "volplane") -> Https:
     """The transport for a context of the file, the current one if none is named."""
     path = Path(path)
-    try:
-        config = yaml.load(path.read_text(), Loader=_Loader)
-    except OSError as error:
-        raise BadKubeconfig(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise BadKubeconfig(f"{path}: not YAML: {error}") from error
-    if not isinstance(config, dict):
-        raise BadKubeconfig(f"{path}: not a kubeconfig")
-    return _File(path, config).transport(context, agent)
+    return _File(path, _read(path)).transport(context, agent)
 
 
 def in_cluster(
@@ -57,9 +49,44 @@ def in_cluster(
     return Https(Http(f"https://{shown}:{port}", ssl=context, headers=headers))
 
 
+def for_user(path: str | Path, name: str, user: Mapping[str, str]) -> dict[str, Any]:
+    """A kubeconfig for the server of another one, with another user in it."""
+    path = Path(path)
+    return _File(path, _read(path)).for_user(name, user)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        config = yaml.load(path.read_text(), Loader=_Loader)
+    except OSError as error:
+        raise BadKubeconfig(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise BadKubeconfig(f"{path}: not YAML: {error}") from error
+    if not isinstance(config, dict):
+        raise BadKubeconfig(f"{path}: not a kubeconfig")
+    return config
+
+
 class _File:
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self._path, self._config = path, config
+
+    def for_user(self, name: str, user: Mapping[str, str]) -> dict[str, Any]:
+        chosen = self._named("contexts", "context", str(self._config.get("current-context") or ""))
+        cluster = dict(self._named("clusters", "cluster", str(chosen.get("cluster", ""))))
+        authority = self._pem(cluster, "certificate-authority")
+        if authority is not None:  # the other file may not stay where it is
+            text = authority if isinstance(authority, bytes) else authority.read_bytes()
+            cluster.pop("certificate-authority", None)
+            cluster["certificate-authority-data"] = base64.b64encode(text).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "default", "cluster": cluster}],
+            "users": [{"name": name, "user": dict(user)}],
+            "contexts": [{"name": "default", "context": {"cluster": "default", "user": name}}],
+            "current-context": "default",
+        }
 
     def transport(self, context: str, agent: str) -> Https:
         name = context or str(self._config.get("current-context") or "")

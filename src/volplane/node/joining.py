@@ -1,0 +1,138 @@
+"""A machine becomes a node: by a bootstrap token it asks for a certificate of its own, once.
+
+The key is written down before anybody is asked, and the request is named after it: whoever is killed half-way
+finds the same request again, with the certificate that was made for it meanwhile. The token is not needed any
+more afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
+
+from volplane.api.certificates import CertificateSigningRequest, CertificateSigningRequestSpec
+from volplane.api.errors import APIError, Unavailable
+from volplane.api.meta import ObjectMeta
+from volplane.client import kubeconfig
+from volplane.client.client import Client
+from volplane.host import atomic_write
+
+log = logging.getLogger(__name__)
+
+SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
+USAGES = ("digital signature", "client auth")
+PAIR = "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
+KEY = "kubelet-client.key.tmp"
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+
+
+class NotLetIn(Exception):
+    """The cluster has refused the machine; the text is the reason."""
+
+
+async def join(*, name: str, bootstrap: str, config: str, directory: str) -> None:
+    """Until the file `config` says who this node is. Nothing happens if it does already. Raises NotLetIn."""
+    if os.path.exists(config):
+        return
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    key = _key(Path(directory) / KEY)
+    transport = kubeconfig.load(bootstrap, agent="kubelet")
+    client = Client(transport, component="kubelet")
+    try:
+        certificate = await _certificate(client, name, key)
+    finally:
+        await client.close()
+        await transport.close()
+    pair = Path(directory) / PAIR
+    atomic_write(str(pair), certificate + _text(key), 0o600, durable=True)
+    user = {"client-certificate": str(pair), "client-key": str(pair)}
+    mine = yaml.safe_dump(kubeconfig.for_user(bootstrap, f"system:node:{name}", user))
+    os.makedirs(os.path.dirname(os.path.abspath(config)), exist_ok=True)
+    atomic_write(config, mine.encode(), 0o600, durable=True)
+    (Path(directory) / KEY).unlink(missing_ok=True)
+    log.info("this machine is node %s", name)
+
+
+async def _certificate(client: Client, name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    request = CertificateSigningRequest(
+        metadata=ObjectMeta(name=_request_name(key)),
+        spec=CertificateSigningRequestSpec(request=_request(name, key), signer_name=SIGNER, usages=USAGES),
+    )
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            made = await client.create(request, exists_ok=True)
+            return _issued(made) or await _awaited(client, made)
+        except (Unavailable, TimeoutError) as error:  # the cluster is not up yet, or the connection broke
+            log.warning("not let in yet: %s", error)
+        except APIError as error:
+            raise NotLetIn(f"the request for a certificate was refused: {error}") from error
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+async def _awaited(client: Client, made: CertificateSigningRequest) -> bytes:
+    """Approval may be a person's, so there is no end to waiting for it."""
+    log.info("waiting for the signing request %s to be approved", made.name)
+    fields = f"metadata.name={made.name}"
+    async for change in client.watch(CertificateSigningRequest, fields=fields, revision=made.revision):
+        if change.object is not None and (text := _issued(change.object)):
+            return text
+    raise Unavailable("the watch has ended")
+
+
+def _issued(request: CertificateSigningRequest) -> bytes:
+    for condition in request.status.conditions:
+        if condition.type in ("Denied", "Failed"):
+            raise NotLetIn(
+                f"signing request {request.name} was {condition.type.lower()}: {condition.message}"
+            )
+    return request.status.certificate
+
+
+def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        known = load_pem_private_key(path.read_bytes(), None)
+        if isinstance(known, ec.EllipticCurvePrivateKey):
+            return known
+    except (FileNotFoundError, ValueError):
+        pass
+    made = ec.generate_private_key(ec.SECP256R1())
+    atomic_write(str(path), _text(made), 0o600, durable=True)
+    return made
+
+
+def _text(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _request(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{name}"),
+        ]
+    )
+    signed = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return signed.public_bytes(Encoding.PEM)
+
+
+def _request_name(key: ec.EllipticCurvePrivateKey) -> str:
+    public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return f"node-csr-{hashlib.sha256(public).hexdigest()}"

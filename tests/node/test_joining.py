@@ -1,0 +1,167 @@
+"""A machine with a bootstrap token becomes a node, over a real socket, whatever interrupts it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.loops.inprocess import running, until
+from volplane import apiserver
+from volplane.api.certificates import CertificateSigningRequest
+from volplane.api.codec import convert
+from volplane.api.core import Node, Secret
+from volplane.api.errors import Forbidden
+from volplane.apiserver.server import Server
+from volplane.client.cache import Caches
+from volplane.client.client import Client
+from volplane.client.kubeconfig import load
+from volplane.cluster.apply import apply
+from volplane.controllers.csr.controller import SigningRequests
+from volplane.node.joining import KEY, PAIR, NotLetIn, join
+from volplane.store.memory import MemoryStore
+
+TOKEN = "abcdef.0123456789abcdef"
+NAME = "edge-1"
+
+
+class Cluster:
+    def __init__(self, server: Server, client: Client, directory: Path) -> None:
+        self.server, self.client, self.directory = server, client, directory
+        self.bootstrap = str(directory / "bootstrap")
+        self.config = str(directory / "node" / "kubeconfig")
+        self.pki = str(directory / "node" / "pki")
+
+    async def offer_token(self) -> None:
+        """What an administrator does: a token in the cluster, and a kubeconfig with it for the machine."""
+        body = {
+            "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+            "type": "bootstrap.kubernetes.io/token",
+            "stringData": {
+                "token-id": "abcdef",
+                "token-secret": "0123456789abcdef",
+                "usage-bootstrap-authentication": "true",
+            },
+        }
+        await self.client.create(convert(Secret, body))
+
+    def write_bootstrap(self) -> None:
+        config = yaml.safe_load((self.directory / "kubeconfig").read_text())
+        config["users"] = [{"name": user["name"], "user": {"token": TOKEN}} for user in config["users"]]
+        Path(self.bootstrap).write_text(yaml.safe_dump(config))
+
+    async def join(self) -> None:
+        async with asyncio.timeout(60):
+            await join(name=NAME, bootstrap=self.bootstrap, config=self.config, directory=self.pki)
+
+    @asynccontextmanager
+    async def signer(self) -> AsyncIterator[None]:
+        pair = self.server.authority.pair
+        work = SigningRequests(self.client, certificate=pair.cert, key=pair.key)
+        async with running(work.run()):
+            yield
+
+    async def requests(self) -> list[CertificateSigningRequest]:
+        return await self.client.list(CertificateSigningRequest)
+
+
+@asynccontextmanager
+async def cluster(directory: Path) -> AsyncIterator[Cluster]:
+    store = MemoryStore()
+    server = await apiserver.run(apiserver.Settings(data_dir=str(directory)), store)
+    try:
+        async with Caches(server.local()) as caches:
+            client = Client(server.local(), caches=caches, component="test")
+            await apply(client)
+            made = Cluster(server, client, directory)
+            made.write_bootstrap()
+            await made.offer_token()
+            yield made
+    finally:
+        await server.close(0)
+        await store.close()
+
+
+async def identity(here: Cluster) -> str:
+    """Whom the server takes the bearer of the written kubeconfig for, judged by what it lets it do."""
+    transport = load(here.config)
+    client = Client(transport)
+    try:
+        made = convert(Node, {"metadata": {"name": NAME}})
+        await client.create(made)
+        with pytest.raises(Forbidden, match=r"system:node:edge-1|only its own"):
+            await client.get(Node, "another")
+        return (await client.get(Node, NAME)).name
+    finally:
+        await client.close()
+        await transport.close()
+
+
+async def test_a_machine_with_a_token_gets_a_certificate_of_its_own(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here, here.signer():
+        await here.join()
+        assert await identity(here) == NAME
+        assert os.stat(here.config).st_mode & 0o777 == 0o600
+        assert os.stat(f"{here.pki}/{PAIR}").st_mode & 0o777 == 0o600
+        assert TOKEN not in read(here.config)
+        (request,) = await here.requests()
+        assert request.spec.username == "system:bootstrap:abcdef"
+        before = read(here.config)
+        await here.client.delete(Secret, "bootstrap-token-abcdef", "kube-system")
+        await here.join()  # a node that is one already needs no token
+        assert read(here.config) == before
+
+
+async def test_a_machine_that_was_killed_half_way_finds_its_request_again(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here:
+        first = asyncio.create_task(here.join())
+        await until(here.requests, 60)
+        first.cancel()
+        await asyncio.wait({first})
+        assert os.path.exists(f"{here.pki}/{KEY}")
+        async with here.signer():
+            await here.join()
+        assert len(await here.requests()) == 1
+        assert await identity(here) == NAME
+        assert not os.path.exists(f"{here.pki}/{KEY}")
+
+
+async def test_a_machine_that_is_denied_is_told_so(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here:
+        joining = asyncio.create_task(here.join())
+        (request,) = await until(here.requests, 60)
+        denied = {"type": "Denied", "status": "True", "reason": "Unknown", "message": "never seen it"}
+        await here.client.patch(
+            CertificateSigningRequest,
+            request.name,
+            merge={"status": {"conditions": [denied]}},
+            subresource="approval",
+        )
+        with pytest.raises(NotLetIn, match="never seen it"):
+            await joining
+        assert not os.path.exists(here.config)
+
+
+async def test_a_wrong_token_is_told_so(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here:
+        wrong: Any = yaml.safe_load(read(here.bootstrap))
+        wrong["users"] = [
+            {"name": u["name"], "user": {"token": "aaaaaa.bbbbbbbbbbbbbbbb"}} for u in wrong["users"]
+        ]
+        write(here.bootstrap, yaml.safe_dump(wrong))
+        with pytest.raises(NotLetIn, match="refused"):
+            await here.join()
+
+
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
+def write(path: str, text: str) -> None:
+    Path(path).write_text(text)

@@ -124,12 +124,12 @@ async def test_a_machine_that_was_killed_half_way_finds_its_request_again(tmp_pa
         await until(here.requests, 60)
         first.cancel()
         await asyncio.wait({first})
-        assert os.path.exists(f"{here.pki}/{KEY}")
+        assert there(f"{here.pki}/{KEY}")
         async with here.signer():
             await here.join()
         assert len(await here.requests()) == 1
         assert await identity(here) == NAME
-        assert not os.path.exists(f"{here.pki}/{KEY}")
+        assert not there(f"{here.pki}/{KEY}")
 
 
 async def test_a_machine_that_is_denied_is_told_so(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_machine_that_is_denied_is_told_so(tmp_path: Path) -> None:
         )
         with pytest.raises(NotLetIn, match="never seen it"):
             await joining
-        assert not os.path.exists(here.config)
+        assert not there(here.config)
 
 
 async def test_a_wrong_token_is_told_so(tmp_path: Path) -> None:
@@ -157,6 +157,10 @@ async def test_a_wrong_token_is_told_so(tmp_path: Path) -> None:
         write(here.bootstrap, yaml.safe_dump(wrong))
         with pytest.raises(NotLetIn, match="refused"):
             await here.join()
+
+
+def there(path: str) -> bool:
+    return Path(path).exists()
 
 
 def read(path: str) -> str:

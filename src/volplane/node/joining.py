@@ -48,7 +48,7 @@ class NotLetIn(Exception):
 
 async def join(*, name: str, bootstrap: str, config: str, directory: str) -> None:
     """Until the file `config` says who this node is. Nothing happens if it does already. Raises NotLetIn."""
-    if os.path.exists(config):
+    if _is_there(config):
         return
     os.makedirs(directory, mode=0o700, exist_ok=True)
     key = _key(Path(directory) / KEY)
@@ -59,14 +59,23 @@ async def join(*, name: str, bootstrap: str, config: str, directory: str) -> Non
     finally:
         await client.close()
         await transport.close()
-    pair = Path(directory) / PAIR
-    atomic_write(str(pair), certificate + _text(key), 0o600, durable=True)
+    _write(name, bootstrap, config, Path(directory), certificate + _text(key))
+    log.info("this machine is node %s", name)
+
+
+def _is_there(path: str) -> bool:
+    return os.path.exists(path)
+
+
+def _write(name: str, bootstrap: str, config: str, directory: Path, both: bytes) -> None:
+    """Blocking: nothing else runs yet. The kubeconfig comes last, since it is what ends the joining."""
+    pair = directory / PAIR
+    atomic_write(str(pair), both, 0o600, durable=True)
     user = {"client-certificate": str(pair), "client-key": str(pair)}
     mine = yaml.safe_dump(kubeconfig.for_user(bootstrap, f"system:node:{name}", user))
     os.makedirs(os.path.dirname(os.path.abspath(config)), exist_ok=True)
     atomic_write(config, mine.encode(), 0o600, durable=True)
-    (Path(directory) / KEY).unlink(missing_ok=True)
-    log.info("this machine is node %s", name)
+    (directory / KEY).unlink(missing_ok=True)
 
 
 async def _certificate(client: Client, name: str, key: ec.EllipticCurvePrivateKey) -> bytes:

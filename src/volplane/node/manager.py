@@ -140,6 +140,11 @@ class VolumeManager:
             name: Mounted(s.name, self.plugins[s.plugin].path(s), s.readonly) for name, s in specs.items()
         }
 
+    def unmounted_specs(self, pod: str) -> list[Spec]:
+        """What the pod still waits for."""
+        specs = self._pods[pod].specs if pod in self._pods else {}
+        return [spec for name, spec in specs.items() if not self._is_there(pod, name)]
+
     def update(self, pod: Pod) -> None:
         """The pod's labels or annotations may have changed; volumes that show them are written again."""
         mine = self._pods.get(pod.uid)

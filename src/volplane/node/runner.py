@@ -27,6 +27,7 @@ from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.csinode import CSINodeObject
 from volplane.node.growth import ClaimReader
+from volplane.node.limits import Limits
 from volplane.node.manager import VolumeManager, Waiting
 from volplane.node.plugins import PluginWatcher
 from volplane.node.pods.building import Builder
@@ -87,6 +88,8 @@ class NodeRole:
         self.api = KubeletApi(
             self.pods, host, paths, allowed=settings.api_server_names, host_ip=settings.node_ip
         )
+        self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
+        self.pods.shared.hopeless = self.limits.exceeded
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -116,6 +119,7 @@ class NodeRole:
         self._spawn(self.watcher.run(), "plugin watcher")
         await self._take_over()
         self._spawn(self._republish(), "republish")
+        self._spawn(self.limits.run(), "volume limits")
         self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
         stats = VolumeStats(self.volumes, self.events, self.settings.feature_gates)
         self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")

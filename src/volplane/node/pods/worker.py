@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import StrEnum
 
 from volplane.api.core import Container, Pod, PodCondition, PodStatus
@@ -35,6 +35,8 @@ DEFAULT_GRACE = 30.0
 FORCED_GRACE = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FLUSH = 5.0
+MOUNT_WAIT = 123.0  # two minutes and three seconds
+OVER_LIMIT = "VolumeAttachmentLimitExceeded"
 TOO_LONG = "Pod was active on the node longer than the specified deadline"
 
 
@@ -44,8 +46,17 @@ class Leave(StrEnum):
     SUSPENDED = "suspended"  # the node stops; the pod goes on when it starts again
 
 
+Hopeless = Callable[[str], Awaitable[str]]  # why a pod's volumes will not come; "" if they still may
+
+
+async def _hopeful(pod: str) -> str:
+    return ""
+
+
 class Shared:
     """What all pods of a node have in common."""
+
+    hopeless: Hopeless = staticmethod(_hopeful)
 
     def __init__(self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str) -> None:
         self.client, self.volumes, self.kit, self.host_ip = client, volumes, kit, host_ip
@@ -62,6 +73,7 @@ class PodWorker:
         self._loops: dict[str, ContainerLoop] = {}
         self._leave = Leave.NO
         self._leaving = asyncio.Event()
+        self._rejected = asyncio.Event()
         self._volumes_ready = asyncio.Event()
         self._ended = False
         self._forced = False
@@ -148,13 +160,13 @@ class PodWorker:
     async def _until(self, life: Coroutine[None, None, None]) -> None:
         """Live until life is over or we are told to leave."""
         living = asyncio.create_task(life, name=f"life of pod {self.pod.key}")
-        leaving = asyncio.create_task(self._leaving.wait())
+        ends = [asyncio.create_task(event.wait()) for event in (self._leaving, self._rejected)]
         try:
-            await asyncio.wait({living, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({living, *ends}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            living.cancel()
-            await asyncio.wait({living, leaving})
+            for task in (living, *ends):
+                task.cancel()
+            await asyncio.wait({living, *ends})
         if not living.cancelled() and (error := living.exception()) is not None:
             raise error
 
@@ -219,10 +231,22 @@ class PodWorker:
     async def _mount(self) -> None:
         with trace.span("kubelet", "MountVolumes", f"pod/{self.pod.namespace}/{self.pod.name}"):
             self._waits("its volumes are being mounted")
-            await self.shared.volumes.mount(self.pod)
+            await self._until_mounted()
             self._waits("")
         self._volumes_ready.set()
         self._pusher.push(urgent=False)
+
+    async def _until_mounted(self) -> None:
+        """After a while it is asked whether there is any hope; if there is none, the pod is given up."""
+        while True:
+            try:
+                async with asyncio.timeout(MOUNT_WAIT):
+                    return await self.shared.volumes.mount(self.pod)
+            except TimeoutError:
+                if why := await self.shared.hopeless(self.uid):
+                    self._reason, self._message = OVER_LIMIT, why
+                    self.shared.kit.events.warning(self.pod, OVER_LIMIT, why)
+                    self._rejected.set()
 
     async def _mounted(self) -> dict[str, Mounted]:
         await self._volumes_ready.wait()

@@ -39,6 +39,7 @@ POINTS = [
     for action in (
         "CreateVolume",
         "AttachVolume",
+        "ModifyVolume",
         "CreateSnapshot",
         "DeleteSnapshot",
         "DetachVolume",
@@ -98,6 +99,9 @@ async def story(ec2: Ec2, device: Path, written: list[bool]) -> None:
     else:
         write(device)
         written.append(True)
+    if (await ec2.volume(volume.id)).size == 1:
+        await ec2.modify_volume(volume.id, {"Size": "2"})
+    assert await asyncio.to_thread(devices.size_of, str(device)) == 2 << 30
     snapshots = await ec2.snapshots() or [await ec2.create_snapshot(volume.id, "", {})]
     await ec2.delete_snapshot(snapshots[0].id)
     await ec2.detach_volume(volume.id, "i-1")

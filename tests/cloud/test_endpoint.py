@@ -108,6 +108,34 @@ async def test_the_life_of_a_volume(tmp_path: Path) -> None:
             await aws("describe-volumes", f"--volume-ids={volume}")
 
 
+async def test_the_life_of_a_snapshot(tmp_path: Path) -> None:
+    async with cloud(tmp_path) as aws:
+        create = ("create-volume", "--availability-zone=us-east-1a", "--volume-type=gp3")
+        volume = (await aws(*create, "--size=1"))["VolumeId"]
+        tags = "ResourceType=snapshot,Tags=[{Key=Name,Value=nightly}]"
+        taken = await aws(
+            "create-snapshot",
+            f"--volume-id={volume}",
+            "--description=nightly",
+            f"--tag-specifications={tags}",
+        )
+        snapshot = taken["SnapshotId"]
+        await aws("wait", "snapshot-completed", f"--snapshot-ids={snapshot}")
+        find = ("describe-snapshots", "--owner-ids=self", "--filters=Name=tag:Name,Values=night*")
+        assert await aws(*find, "--query=Snapshots[].[SnapshotId,State,Progress,VolumeSize]") == [
+            [snapshot, "completed", "100%", 1]
+        ]
+        restored, copied = await asyncio.gather(
+            aws(*create, f"--snapshot-id={snapshot}", "--size=2"),
+            aws("copy-volumes", f"--source-volume-id={volume}"),
+        )
+        assert (restored["SnapshotId"], restored["Size"]) == (snapshot, 2)
+        assert copied["Volumes"][0]["SourceVolumeId"] == volume
+        await aws("delete-snapshot", f"--snapshot-id={snapshot}")
+        with pytest.raises(Failed, match=r"InvalidSnapshot\.NotFound"):
+            await aws("describe-snapshots", f"--snapshot-ids={snapshot}")
+
+
 async def test_instances_zones_pages_and_refusals(tmp_path: Path) -> None:
     async with cloud(tmp_path) as aws:
         zones = await aws("describe-availability-zones", "--query=AvailabilityZones[].[ZoneName,State]")

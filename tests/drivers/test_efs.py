@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +15,11 @@ import pytest
 from msgspec import Struct, structs
 
 from volplane.csi import convert, v1
+from volplane.csi.client import Channel
 from volplane.csi.outcome import CallError, Code
 from volplane.drivers.efs import Controller, Node, Shares
 from volplane.drivers.efs.parameters import parse
+from volplane.drivers.efs.shares import DEFAULT_FILE_SYSTEM, point_id
 from volplane.host import Host, NodePaths
 from volplane.sdk import Local
 from volplane.sdk.errors import InvalidArgument
@@ -243,3 +247,46 @@ async def test_what_was_being_removed_is_removed_at_the_next_start(tmp_path: Pat
         await w.delete(volume)
         reply = await w.controller.call("ListVolumes", v1.ListVolumesRequest())
         assert not reply.entries
+
+
+@asynccontextmanager
+async def controller(directory: Path, failpoint: str = "") -> AsyncIterator[Channel]:
+    """The controller as a process; with a fail point it dies there."""
+    socket = str(directory / "csi.sock")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "volplane", "driver", "controller", "--driver=efs"),
+        *(f"--endpoint=unix://{socket}", f"--shared-dir={directory}/efs"),
+        env={**os.environ, "VOLPLANE_FAILPOINT": failpoint},
+    )
+    async with Channel(socket) as channel:
+        try:
+            await channel.ready(60)
+            yield channel
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            code = await process.wait()
+            assert code == (-signal.SIGKILL if failpoint else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["efs:CreateVolume:directory", "efs:DeleteVolume:aside"])
+async def test_a_controller_that_was_killed_half_way(tmp_path: Path, point: str) -> None:
+    create = v1.CreateVolumeRequest(name="pvc-1", volume_capabilities=[SHARED])
+    handle = f"{DEFAULT_FILE_SYSTEM}::{point_id('pvc-1')}"
+    delete = v1.DeleteVolumeRequest(volume_id=handle)
+    async with controller(tmp_path, point) as channel:
+        if "Delete" in point:
+            await channel.call("CreateVolume", create)
+            await refused(Code.UNAVAILABLE, channel.call("DeleteVolume", delete))
+        else:
+            await refused(Code.UNAVAILABLE, channel.call("CreateVolume", create))
+    async with controller(tmp_path) as channel:
+        if "Create" in point:
+            made = await channel.call("CreateVolume", create)
+            assert made.volume.volume_id == handle
+            (directory,) = (tmp_path / "efs" / DEFAULT_FILE_SYSTEM).iterdir()
+            assert directory.stat().st_uid >= 50_000
+        await channel.call("DeleteVolume", delete)
+        assert not (await channel.call("ListVolumes", v1.ListVolumesRequest())).entries
+    assert list((tmp_path / "efs").rglob("fsap-*")) == []

@@ -24,7 +24,7 @@ from volplane.node.containers.task import TaskContext, TaskImage
 from volplane.sidecars import attacher, liveness, provisioner, registrar, resizer, snapshotter
 
 T = TypeVar("T", bound=Struct)
-C = TypeVar("C", attacher.Settings, resizer.Settings, snapshotter.Settings)
+C = TypeVar("C", provisioner.Settings, attacher.Settings, resizer.Settings, snapshotter.Settings)
 
 
 class Kit(Struct, frozen=True):
@@ -73,20 +73,15 @@ def images(kit: Kit) -> dict[str, TaskImage]:
         else:
             raise SystemExit(f'the first argument says what to run, "controller" or "node", not "{mode}"')
 
-    async def csi_provisioner(context: TaskContext) -> None:
-        settings = _found(context, _settings(provisioner.Settings, context.args))
-        identity, namespace = _as_sidecar(context)
-        async with kit.client("csi-provisioner", context) as client:
-            node = context.env.get("NODE_NAME", "")
-            running = provisioner.run(client, settings, identity=identity, namespace=namespace, node=node)
-            await _until_stopped(context, running)
-
-    def sidecar(component: str, kind: type[C], run: Callable[..., Awaitable[None]]) -> TaskImage:
+    def sidecar(
+        component: str, kind: type[C], run: Callable[..., Awaitable[None]], *, placed: bool = False
+    ) -> TaskImage:
         async def image(context: TaskContext) -> None:
             settings = _found(context, _settings(kind, context.args))
             identity, namespace = _as_sidecar(context)
+            where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
             async with kit.client(component, context) as client:
-                running = run(client, settings, identity=identity, namespace=namespace)
+                running = run(client, settings, identity=identity, namespace=namespace, **where)
                 await _until_stopped(context, running)
 
         return image
@@ -104,10 +99,14 @@ def images(kit: Kit) -> dict[str, TaskImage]:
     return {
         "volplane/ebs-plugin": ebs_plugin,
         "volplane/efs-plugin": efs_plugin,
-        "volplane/csi-provisioner": csi_provisioner,
+        "volplane/csi-provisioner": sidecar(
+            "csi-provisioner", provisioner.Settings, provisioner.run, placed=True
+        ),
         "volplane/csi-attacher": sidecar("csi-attacher", attacher.Settings, attacher.run),
         "volplane/csi-resizer": sidecar("csi-resizer", resizer.Settings, resizer.run),
-        "volplane/csi-snapshotter": sidecar("csi-snapshotter", snapshotter.Settings, snapshotter.run),
+        "volplane/csi-snapshotter": sidecar(
+            "csi-snapshotter", snapshotter.Settings, snapshotter.run, placed=True
+        ),
         "volplane/csi-node-driver-registrar": node_driver_registrar,
         "volplane/livenessprobe": livenessprobe,
     }

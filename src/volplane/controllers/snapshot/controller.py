@@ -75,7 +75,8 @@ class Snapshots(Writer):
         self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
         self.volumes = self.watch(PersistentVolume)
         self.by_ref = self.contents.index("snapshot", lambda c: [snapshots.snapshot_key(c)])
-        self.by_claim = self.snapshots.index("claim", _source)
+        self.unready = self.snapshots.index("claim", lambda s: [] if snapshots.is_ready(s) else _source(s))
+        self.by_content = self.snapshots.index("content", _named)
         self.unbound = self.snapshots.index("unbound", lambda s: [] if snapshots.bound_name(s) else ["all"])
         self.restores = self.claims.index("restored from", snapshots.restored_from)
         if self.settings.enable_distributed_snapshotting:
@@ -104,7 +105,7 @@ class Snapshots(Writer):
         content = new or old
         if content is not None:
             yield snapshots.snapshot_key(content)
-            yield from (s.key for s in self.unbound["all"] if _names(s, content.name))
+            yield from (s.key for s in self.by_content[content.name])
 
     def _class_changed(
         self, old: VolumeSnapshotClass | None, new: VolumeSnapshotClass | None
@@ -120,7 +121,7 @@ class Snapshots(Writer):
             yield CLAIM + new.key
         if claim is None or old is new or _claim_facts(old) == _claim_facts(new):
             return
-        yield from (s.key for s in self.by_claim[claim.key] if not snapshots.is_ready(s))
+        yield from (s.key for s in self.unready[claim.key])
         for key in snapshots.restored_from(old) if old is not None else ():
             snapshot = self.snapshots.at(key)
             if snapshot is not None and snapshot.is_deleting:
@@ -154,14 +155,14 @@ class Snapshots(Writer):
         name = snapshot.spec.source.persistent_volume_claim_name
         claim = self.claims.get(name, snapshot.namespace) if name is not None else None
         volume = self.volumes.get(claim.spec.volume_name) if claim is not None else None
-        users = self.by_claim[f"{snapshot.namespace}/{name}"] if name is not None else []
+        users = self.unready[f"{snapshot.namespace}/{name}"] if name is not None else []
         return World(
             content=self.contents.get(snapshots.named_content(snapshot)),
             claim=claim,
             volume=volume,
             classes=self.classes.names(),
             restoring=tuple(c.key for c in self.restores[snapshot.key] if c.status.phase == "Pending"),
-            claim_is_used=any(u.uid != snapshot.uid and not snapshots.is_ready(u) for u in users),
+            claim_is_used=any(u.uid != snapshot.uid for u in users),
             group=self._group(snapshot),
             node=self._node(volume),
         )
@@ -228,7 +229,7 @@ class Snapshots(Writer):
         """A claim that was held for a snapshot which somebody took away by force would be held for ever."""
         if claim is None or snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers:
             return
-        if all(snapshots.is_ready(snapshot) for snapshot in self.by_claim[claim.key]):
+        if not self.unready[claim.key]:
             await self._free(claim)
 
     async def _free(self, claim: PersistentVolumeClaim | None) -> None:
@@ -282,8 +283,10 @@ def _source(snapshot: VolumeSnapshot) -> list[str]:
     return [f"{snapshot.namespace}/{name}"] if name is not None else []
 
 
-def _names(snapshot: VolumeSnapshot, content: str) -> bool:
-    return snapshot.spec.source.volume_snapshot_content_name == content
+def _named(snapshot: VolumeSnapshot) -> list[str]:
+    """The content from elsewhere that it asks for; an index function."""
+    name = snapshot.spec.source.volume_snapshot_content_name
+    return [name] if name is not None else []
 
 
 def _owned_by(snapshot: VolumeSnapshot, uid: str) -> bool:

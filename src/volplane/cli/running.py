@@ -79,11 +79,14 @@ async def until(stop: asyncio.Event, work: Awaitable[None]) -> None:
         await asyncio.gather(running, asked, return_exceptions=True)
 
 
-def connect(kubeconfig: str, component: str) -> Client:
+def connect(kubeconfig: str, component: str, *, server: str = "") -> Client:
     """A client from a kubeconfig, or from the pod's service account. Raises Failure."""
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
     try:
-        transport = configs.load(path, agent=component) if path else configs.in_cluster(agent=component)
+        if path:
+            transport = configs.load(path, agent=component, server=server)
+        else:
+            transport = configs.in_cluster(agent=component, server=server)
     except (configs.BadKubeconfig, OSError) as error:
         raise Failure(f"no API server to talk to: {error}") from error
     return Client(transport, component=component)

@@ -21,8 +21,8 @@ def verb(
 ) -> click.Command:
     """A command with the sidecar's own flags and --kubeconfig."""
 
-    async def work(chosen: Any, kubeconfig: str, stop: asyncio.Event) -> None:
-        client = connect(kubeconfig, component)
+    async def work(chosen: Any, kubeconfig: str, master: str, stop: asyncio.Event) -> None:
+        client = connect(kubeconfig, component, server=master)
         identity = os.environ.get("POD_NAME", os.uname().nodename)
         namespace = os.environ.get("POD_NAMESPACE", os.environ.get("NAMESPACE", "default"))
         try:
@@ -35,7 +35,9 @@ def verb(
 
     @options(settings)
     @click.option("--kubeconfig", default="", help="where the API server is, and who we are")
-    def command(settings: Any, kubeconfig: str) -> None:
-        serve(lambda stop: work(settings, kubeconfig, stop))
+    @click.option("--master", default="", help="the API server's address, where not the kubeconfig's")
+    @click.version_option(package_name="volplane", message="%(version)s")
+    def command(settings: Any, kubeconfig: str, master: str) -> None:
+        serve(lambda stop: work(settings, kubeconfig, master, stop))
 
     return click.command(help=about)(command)

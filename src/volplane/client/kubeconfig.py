@@ -29,24 +29,28 @@ class BadKubeconfig(ValueError):
     """The file does not tell how to reach a server."""
 
 
-def load(path: str | Path, *, context: str = "", agent: str = "volplane") -> Https:
-    """The transport for a context of the file, the current one if none is named."""
+def load(path: str | Path, *, context: str = "", agent: str = "volplane", server: str = "") -> Https:
+    """The transport for a context of the file, the current one if none is named; `server`: elsewhere."""
     path = Path(path)
-    return _File(path, _read(path)).transport(context, agent)
+    return _File(path, _read(path)).transport(context, agent, server)
 
 
 def in_cluster(
-    directory: Path = SERVICE_ACCOUNT, *, agent: str = "volplane", env: Mapping[str, str] = os.environ
+    directory: Path = SERVICE_ACCOUNT,
+    *,
+    agent: str = "volplane",
+    env: Mapping[str, str] = os.environ,
+    server: str = "",
 ) -> Https:
     """The transport of a pod, by its service account and its environment."""
     host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host:
+    if not host and not server:
         raise BadKubeconfig("not in a cluster: KUBERNETES_SERVICE_HOST is not set")
-    shown = f"[{host}]" if ":" in host else host
+    shown = f"[{host}]" if host and ":" in host else host
     token = (directory / "token").read_text().strip()
     headers = {"User-Agent": agent, "Authorization": f"Bearer {token}"}
     context = tls.client_context(directory / "ca.crt")
-    return Https(Http(f"https://{shown}:{port}", ssl=context, headers=headers))
+    return Https(Http(server or f"https://{shown}:{port}", ssl=context, headers=headers))
 
 
 def for_user(path: str | Path, name: str, user: Mapping[str, str]) -> dict[str, Any]:
@@ -88,14 +92,14 @@ class _File:
             "current-context": "default",
         }
 
-    def transport(self, context: str, agent: str) -> Https:
+    def transport(self, context: str, agent: str, elsewhere: str = "") -> Https:
         name = context or str(self._config.get("current-context") or "")
         if not name:
             raise BadKubeconfig(f"{self._path}: no current-context")
         chosen = self._named("contexts", "context", name)
         cluster = self._named("clusters", "cluster", str(chosen.get("cluster", "")))
         user = self._named("users", "user", str(chosen.get("user", ""))) if chosen.get("user") else {}
-        server = str(cluster.get("server", ""))
+        server = elsewhere or str(cluster.get("server", ""))
         if not server:
             raise BadKubeconfig(f"{self._path}: cluster of context {name!r} has no server")
         ssl = None

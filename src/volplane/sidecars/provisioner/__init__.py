@@ -17,6 +17,7 @@ from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller
+from volplane.loops.controller import Unable
 from volplane.loops.events import Recorder
 from volplane.sidecars import STARTUP_CALL, Driver, alive, connected, health, lead
 from volplane.sidecars.provisioner.controller import (
@@ -49,12 +50,14 @@ async def run(
     me = identity or socket.gethostname()
     here = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else ""
     if settings.node_deployment and not here:
-        raise ValueError("--node-deployment needs to know its node: NODE_NAME is not set")
+        raise Unable("--node-deployment needs to know its node: NODE_NAME is not set")
     endpoint = settings.http_endpoint or settings.metrics_address
     async with (
         health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
         connected(settings.csi_address, COMPONENT, caller) as driver,
     ):
+        if settings.enable_capacity and "GET_CAPACITY" not in driver.controller:
+            raise Unable(f"--enable-capacity needs a driver with GET_CAPACITY, and {driver.name} has none")
         turns = await _turns(client, driver, settings, here) if here else None
 
         async def work() -> None:
@@ -100,8 +103,6 @@ async def _publish(
     """Who is to be told that a class has more or less room."""
     if not settings.enable_capacity:
         return lambda storage_class: None
-    if "GET_CAPACITY" not in driver.controller:
-        raise ValueError("--enable-capacity needs a driver with GET_CAPACITY")
     capacities = Capacities(
         client,
         driver,

@@ -39,6 +39,8 @@ class Settings(Election, frozen=True, kw_only=True):
     http_endpoint: str = ""
     metrics_address: str = ""
     metrics_path: str = "/metrics"
+    enable_pprof: bool = False  # accepted, like the next one: they are about Go's run time
+    automaxprocs: bool = False
     feature_gates: Mapping[str, bool] = {}
 
     def __post_init__(self) -> None:

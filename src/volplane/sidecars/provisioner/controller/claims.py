@@ -25,13 +25,14 @@ from volplane.loops.controller import Controller, Refused
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding, classes
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import TICK, Say, Wait
 from volplane.sidecars import Driver
 from volplane.sidecars.provisioner import order as orders
 from volplane.sidecars.provisioner import plan as plans
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.controller import counts, making
 from volplane.sidecars.provisioner.controller import sources as holding
+from volplane.sidecars.provisioner.controller.facts import facts
 from volplane.sidecars.provisioner.controller.making import Unfit
 from volplane.sidecars.provisioner.controller.turns import Turns
 from volplane.sidecars.provisioner.order import INTENT, Order
@@ -52,27 +53,6 @@ class Attempt(Struct, frozen=True):
 
     claim: PersistentVolumeClaim
     order: Order
-
-
-def facts(
-    driver: Driver, settings: Settings, node: str = "", places: Mapping[str, str] | None = None
-) -> plans.Driver:
-    """The driver as the plan sees it."""
-    return plans.Driver(
-        driver.name,
-        plugin=driver.plugin,
-        controller=driver.controller,
-        prefix=settings.volume_name_prefix,
-        uuid_length=settings.volume_name_uuid_length,
-        default_fstype=settings.default_fstype,
-        extra_metadata=settings.extra_create_metadata,
-        publish_readonly=settings.controller_publish_readonly,
-        strict_topology=settings.strict_topology,
-        immediate_topology=settings.immediate_topology,
-        prevent_mode_change=settings.prevent_volume_mode_conversion,
-        node=node,
-        places=places,
-    )
 
 
 def _class_of(claim: PersistentVolumeClaim) -> list[str]:
@@ -209,7 +189,7 @@ class Claims(Controller[str]):
     def _verdict(self, claim: PersistentVolumeClaim) -> tuple[str, float] | None:
         """The class that the driver found wrong for this claim, and how long we take its word."""
         storage_class, until = self._infeasible.get(claim.uid, ("", 0.0))
-        if until > clock.now():
+        if until - clock.now() > TICK:
             return storage_class, until - clock.now()
         self._infeasible.pop(claim.uid, None)
         return None
@@ -243,7 +223,7 @@ class Claims(Controller[str]):
         if self.turns is None or storage_class is None or not self.settings.node_deployment_immediate_binding:
             return
         left = self.turns.left(claim)
-        if left <= 0 and await self.turns.take(claim, storage_class):
+        if left <= TICK and await self.turns.take(claim, storage_class):
             return
         self.queue.later(
             claim.key, max(self.turns.left(claim), 0.0), "another node may make the volume first"
@@ -363,7 +343,7 @@ class Claims(Controller[str]):
         left = self._binding.get(claim.uid, 0.0) - clock.now()
         if left < 0 and self._attempts and left > -PATIENCE:
             left = BINDING  # others are waiting for their volumes, and nobody for this
-        if left > 0 and claim.uid not in self._unnoted and self._is_wanted(claim):
+        if left > TICK and claim.uid not in self._unnoted and self._is_wanted(claim):
             return self.queue.later(claim.key, left, "the volume is made, and the order is to come off")
         self._binding.pop(claim.uid, None)
         await self._settle(claim)

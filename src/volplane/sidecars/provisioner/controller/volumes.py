@@ -24,7 +24,8 @@ from volplane.sidecars import Driver, secrets
 from volplane.sidecars.provisioner import parameters
 from volplane.sidecars.provisioner import plan as plans
 from volplane.sidecars.provisioner.controller import counts
-from volplane.sidecars.provisioner.controller.claims import COMPONENT, facts
+from volplane.sidecars.provisioner.controller.claims import COMPONENT
+from volplane.sidecars.provisioner.controller.facts import facts
 from volplane.sidecars.provisioner.controller.turns import Turns
 from volplane.sidecars.provisioner.plan import Delete, Hold, Refuse, Release
 from volplane.sidecars.provisioner.settings import Settings

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, Unpack, overload
 
 from volplane.api import kinds
 from volplane.api.core import Binding, ObjectReference, Pod
-from volplane.api.errors import AlreadyExists, NotFound
+from volplane.api.errors import AlreadyExists, Conflict, Invalid, NotFound
 from volplane.api.meta import DeleteOptions, ObjectMeta, Preconditions, Resource
 from volplane.api.policy import Eviction
 from volplane.client import patches
@@ -166,6 +166,11 @@ class Client:
         except NotFound:
             if missing_ok:
                 return None
+            raise
+        except Invalid as error:
+            # A server calls another uid in a patch an attempt to change it; to us it is another object.
+            if options.get("uid") and any(cause.field == "metadata.uid" for cause in error.causes):
+                raise Conflict(error.message, details=error.details) from error
             raise
         return self._wrote(obj)
 

@@ -72,6 +72,7 @@ class Note(Struct, frozen=True):
     component: str
     host: str
     time: str
+    action: str = ""
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -151,14 +152,20 @@ class Recorder:
         self._correlator = Correlator()
 
     def event(
-        self, obj: Resource | ObjectReference, type: str, reason: str, message: str, component: str = ""
+        self,
+        obj: Resource | ObjectReference,
+        type: str,
+        reason: str,
+        message: str,
+        component: str = "",
+        action: str = "",
     ) -> None:
         if len(self._notes) >= BACKLOG:
             log.warning("event dropped, too many wait: %s %s", reason, message)
             return
         about = obj if isinstance(obj, ObjectReference) else reference(obj)
         text = message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 3] + "..."
-        note = Note(about, type, reason, text, component or self.component, self.host, clock.stamp())
+        note = Note(about, type, reason, text, component or self.component, self.host, clock.stamp(), action)
         self._notes.append(note)
         self._idle.clear()
         self._news.set()
@@ -267,6 +274,7 @@ class Recorder:
             last_timestamp=note.time,
             count=count,
             type=note.type,
+            action=note.action,
             reporting_component=note.component,
             reporting_instance=note.host,
         )

@@ -343,7 +343,7 @@ class Scheduler(Controller[str]):
         reservation.bound = True
         self.refused.drop(pod.key)
         message = f"Successfully assigned {pod.key} to {reservation.node}"
-        self.events.event(pod, "Normal", "Scheduled", message)
+        self.events.event(pod, "Normal", "Scheduled", message, action="Binding")
 
     # --- when it does not work out
 
@@ -355,7 +355,7 @@ class Scheduler(Controller[str]):
         if record.told != message:
             record.told = message
             trace.mark(DEFAULT, "FailedScheduling", f"pod/{pod.key}", why=message)
-            self.events.event(pod, "Warning", "FailedScheduling", message)
+            self.events.event(pod, "Warning", "FailedScheduling", message, action="Scheduling")
         cleared = self.ledger.expected_on(pod.key)
         if not knows(pod, reason, message) or (pod.status.nominated_node_name or "") != cleared:
             await self.client.patch(

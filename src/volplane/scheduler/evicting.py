@@ -23,7 +23,7 @@ async def evict(client: Client, events: Recorder, pod: Pod, eviction: Eviction) 
     for victim in eviction.victims:
         if not victim.is_deleting:
             message = f"Preempted by pod {pod.uid} on node {eviction.node}"
-            events.event(victim, "Normal", "Preempted", message)
+            events.event(victim, "Normal", "Preempted", message, action="Preempting")
 
 
 async def _evict(client: Client, pod: Pod, victim: Pod) -> None:

@@ -30,6 +30,8 @@ async def test_an_unbound_immediate_claim_is_told_with_the_trailing_not_found() 
         await b.refused(
             "p", "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
         )
+        events = [e for e in await b.client.list(Event, "default") if e.reason == "FailedScheduling"]
+        assert {(e.type, e.action) for e in events} == {("Warning", "Scheduling")}
 
 
 async def test_a_pod_with_a_bound_claim_is_scheduled_without_touching_it() -> None:

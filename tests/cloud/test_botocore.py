@@ -151,7 +151,9 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
         refused("InvalidParameterValue", create, Size=65537)
         refused("InvalidParameterValue", create, VolumeType="st1", Size=124)
         refused("InvalidParameterValue", create, VolumeType="io2", Size=4, Iops=4001)
-        refused("MissingParameter", create, VolumeType="io2", Size=4)
+        refused("InvalidParameterCombination", create, VolumeType="io2", Size=4)
+        refused("InvalidParameterCombination", create, VolumeType="gp2", Iops=100)
+        refused("InvalidParameterValue", create, DryRun=True, VolumeType="floppy")
         refused("InvalidParameterCombination", create, VolumeType="st1", Size=125, Iops=100)
         refused("InvalidParameterValue", create, Size=100, Throughput=1000)  # needs 4000 IOPS
         create(Size=100, Throughput=1000, Iops=4000)
@@ -181,7 +183,14 @@ async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
         ec2.modify_volume(VolumeId=volume, Size=2)
         refused("InvalidParameterValue", ec2.modify_volume, VolumeId=volume, Size=1)
         refused("InvalidVolumeModification.NotFound", ec2.describe_volumes_modifications, VolumeIds=[other])
-        refused("InvalidID", ec2.create_tags, Resources=["vol-00000000"], Tags=[{"Key": "a", "Value": "b"}])
+        tag = [{"Key": "a", "Value": "b"}]
+        for missing, code in [
+            ("vol-00000000", "InvalidVolume.NotFound"),
+            ("snap-00000000", "InvalidSnapshot.NotFound"),
+            ("i-09", "InvalidInstanceID.NotFound"),
+            ("vpc-1", "InvalidID"),
+        ]:
+            refused(code, ec2.create_tags, Resources=[missing], Tags=tag)
         reserved = [{"Key": "aws:a", "Value": "b"}]
         refused("InvalidParameterValue", ec2.create_tags, Resources=[volume], Tags=reserved)
         refused("InvalidParameterValue", ec2.describe_volumes, Filters=[{"Name": "x", "Values": ["y"]}])

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from volplane.base import clock, metrics, trace
 from volplane.cloud import sigv4, xml
-from volplane.cloud.actions import ACTIONS, Action
+from volplane.cloud.actions import ACTIONS, CHECKS, Action
 from volplane.cloud.errors import Refusal, broken
 from volplane.cloud.faults import Faults
 from volplane.cloud.query import Parameters
@@ -73,6 +73,8 @@ class App:
             )
         self._throttle.take(name)
         if given.flag("DryRun"):
+            if check := CHECKS.get(name):
+                await check(self._service, given)
             raise Refusal("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
         task = asyncio.ensure_future(self._run(name, action, given))
         self._running.add(task)

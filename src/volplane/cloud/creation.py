@@ -62,6 +62,10 @@ class Creation:
                 raise Refusal("IdempotentParameterMismatch", text)
             return known
 
+    def check(self, wish: Wish) -> None:
+        """A refusal, if there is one to be made."""
+        self._wanted(wish)
+
     async def _create(self, wish: Wish) -> Volume:
         ledger = self._service.ledger
         volume = self._wanted(wish)

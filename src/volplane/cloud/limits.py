@@ -44,14 +44,13 @@ def checked(shape: Shape) -> Shape:
 
 def _iops(shape: Shape, kind: Type) -> int:
     if kind.iops is None:
-        if shape.iops and shape.type != "gp2":
+        if shape.iops:
             raise _not_supported("iops", shape.type)
         return min(max(100, 3 * shape.size), 16000) if shape.type == "gp2" else 0
     if not shape.iops:
         if shape.type in _IOPS_REQUIRED:
-            raise Refusal(
-                "MissingParameter", f"The parameter iops must be specified for {shape.type} volumes."
-            )
+            text = f"The parameter iops must be specified for {shape.type} volumes."
+            raise Refusal("InvalidParameterCombination", text)
         return kind.iops[0]
     low, high = kind.iops
     if not low <= shape.iops <= high:

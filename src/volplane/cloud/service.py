@@ -342,9 +342,9 @@ class Service:
 
 def modified(shape: Shape, wanted: Mapping[str, object]) -> Shape:
     changed = {name: value for name, value in wanted.items() if value}
-    if changed.get("type", shape.type) != shape.type:
-        # What was a default of the old type is not a wish for the new one.
-        shape = Shape(shape.size)
+    if changed.get("type", shape.type) != shape.type or limits.TYPES[shape.type].iops is None:
+        # What was a default of the old type, or follows from the size, is not a wish.
+        shape = Shape(shape.size, shape.type)
     return structs.replace(shape, **changed)
 
 

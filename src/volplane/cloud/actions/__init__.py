@@ -5,7 +5,10 @@ from __future__ import annotations
 from volplane.cloud.actions import instances, snapshots, tags, volumes
 from volplane.cloud.actions.answers import Action
 
-__all__ = ["ACTIONS", "Action"]
+__all__ = ["ACTIONS", "CHECKS", "Action"]
+
+# What a dry run looks at, beyond the signature.
+CHECKS = {"CreateVolume": volumes.check_create_volume}
 
 ACTIONS: dict[str, Action] = {
     "CreateVolume": volumes.create_volume,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from volplane.cloud import filters
 from volplane.cloud.actions.answers import DONE, Tree
-from volplane.cloud.errors import Refusal, missing_parameter
+from volplane.cloud.errors import Refusal, missing_parameter, no_instance, no_snapshot, no_volume
 from volplane.cloud.query import Parameters
 from volplane.cloud.query import tags as parse_tags
 from volplane.cloud.service import Service
@@ -24,10 +24,16 @@ async def _tag(service: Service, given: Parameters, *, remove: bool) -> Tree:
         raise missing_parameter("resourceIdSet")
     for resource in resources:
         if not any(resource in known for known in (ledger.volumes, ledger.snapshots, ledger.instances)):
-            raise Refusal("InvalidID", f"The ID '{resource}' is not valid")
+            raise _missing(resource)
     for resource in resources:
         await service.tag(resource, parse_tags(given.structs("Tag")), remove=remove)
     return DONE
+
+
+def _missing(resource: str) -> Refusal:
+    kinds = {"vol": no_volume, "snap": no_snapshot, "i": no_instance}
+    kind = kinds.get(resource.partition("-")[0])
+    return kind(resource) if kind else Refusal("InvalidID", f"The ID '{resource}' is not valid")
 
 
 async def describe_tags(service: Service, given: Parameters) -> Tree:

@@ -12,11 +12,20 @@ from volplane.cloud.service import Service, modified
 
 
 async def create_volume(service: Service, given: Parameters) -> Tree:
+    return views.volume(await service.create(_wish(given)))
+
+
+async def check_create_volume(service: Service, given: Parameters) -> None:
+    """A dry run: the arguments are looked at, and nothing is made."""
+    service.creation.check(_wish(given))
+
+
+def _wish(given: Parameters) -> Wish:
     _check_single(given)
     snapshot = given.text("SnapshotId")
     if not given.text("Size") and not snapshot:
         raise missing_parameter("size/snapshot")
-    wish = Wish(
+    return Wish(
         zone=given.required("AvailabilityZone"),
         shape=Shape(
             size=given.number("Size"),
@@ -29,7 +38,6 @@ async def create_volume(service: Service, given: Parameters) -> Tree:
         tags=specified_tags(given, "volume"),
         snapshot=snapshot_id(snapshot) if snapshot else "",
     )
-    return views.volume(await service.create(wish))
 
 
 async def copy_volumes(service: Service, given: Parameters) -> Tree:

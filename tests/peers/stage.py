@@ -22,7 +22,7 @@ from volplane.controllers import manager
 NODE = "worker-1"
 HOSTPATH = "hostpath.csi.k8s.io"
 KUBELET = "/var/lib/kubelet"
-PATIENCE = 60.0
+PATIENCE = 110.0  # seconds, on a machine that is busy with other tests
 RBAC = "rbac.authorization.k8s.io"
 ITSELF = {  # what a program is told of its pod
     "NODE_NAME": "spec.nodeName",
@@ -54,7 +54,7 @@ class Stage:
             self.up.kubectl("apply", "-f", str(manifest))
         for kind in ("volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"):
             name = f"crd/{kind}.snapshot.storage.k8s.io"
-            self.up.kubectl("wait", "--for=condition=Established", name, "--timeout=60s")
+            self.up.kubectl("wait", "--for=condition=Established", name, f"--timeout={PATIENCE:.0f}s")
 
     def hostpath(self, *, registrar: str = "") -> None:
         """Upstream's host-path driver on the first node, registered by upstream's registrar or by ours."""
@@ -202,7 +202,7 @@ class Stage:
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
     def delete(self, *what: str) -> None:
-        self.up.kubectl("delete", *what, "--timeout=60s")
+        self.up.kubectl("delete", *what, f"--timeout={PATIENCE:.0f}s")
 
     def gone(self, *what: str) -> None:
         self.wait(f"{' '.join(what)} is gone", lambda: not self.names(*what))
@@ -230,12 +230,22 @@ class Stage:
             said.append("\n".join((f"--- {role}", *lines[-40:])))
         return "\n".join(said)
 
+    def restarted(self) -> list[str]:
+        """Programs that did not live through it all in one go."""
+        again = []
+        for namespace, name in self.programs:
+            told = self.up.get("pod", name, "-n", namespace)["status"]["containerStatuses"]
+            again += [f"{name}/{c['name']}" for c in told if c["restartCount"] or "running" not in c["state"]]
+        return again + [role for role, process in self.processes.items() if process.poll() is not None]
+
     # --- the end
 
     def clean_up(self) -> None:
         """Users' things first, while the programs that can take them away still run."""
         for what in ("pod -l role=user", "volumesnapshot --all", "pvc --all"):
-            self.up.kubectl("delete", *what.split(), "--timeout=60s", "--ignore-not-found", check=False)
+            self.up.kubectl(
+                "delete", *what.split(), f"--timeout={PATIENCE:.0f}s", "--ignore-not-found", check=False
+            )
         self.gone("pv")
 
     def stop(self) -> None:

@@ -101,3 +101,4 @@ def test_nothing_is_left_and_nobody_was_refused_anything(stage: Stage) -> None:
     assert stage.up.aws("describe-volumes")["Volumes"] == []
     assert stage.up.aws("describe-snapshots", "--owner-ids", "self")["Snapshots"] == []
     assert stories.refusals(stage) == []
+    assert stage.restarted() == []

@@ -103,5 +103,6 @@ def test_a_raw_device_is_given_to_a_pod(stage: Stage) -> None:
     stories.block(stage, "hostpath")
 
 
-def test_nobody_was_refused_anything(stage: Stage) -> None:
+def test_nobody_was_refused_anything_or_had_to_be_restarted(stage: Stage) -> None:
+    assert stage.restarted() == []
     assert stories.refusals(stage) == []

@@ -98,5 +98,6 @@ def test_a_claim_is_cloned(stage: Stage) -> None:
     stories.clone(stage, "hostpath")
 
 
-def test_nobody_was_refused_anything(stage: Stage) -> None:
+def test_nobody_was_refused_anything_or_had_to_be_restarted(stage: Stage) -> None:
+    assert stage.restarted() == []
     assert stories.refusals(stage) == []  # with the roles that upstream ships, and no more

@@ -16,6 +16,7 @@ from volplane.api import codec, quantity
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.errors import Unavailable
 from volplane.api.storage import CSINode, StorageClass, VolumeAttachment
+from volplane.base import metrics
 from volplane.client.client import Client
 from volplane.csi.outcome import Code
 from volplane.rules import binding
@@ -416,3 +417,26 @@ async def test_a_call_that_hangs_holds_up_no_other_claim() -> None:
 
         await until(others, 60)
         hold.release()
+
+
+@virtual
+async def test_what_operators_count_is_counted_under_the_names_they_know() -> None:
+    driver = scripted.driver()
+    driver.script("CreateVolume", Fail(Code.INTERNAL))
+    driver.script("DeleteVolume", Fail(Code.INTERNAL))
+    async with stage(driver) as s:
+        await s.storage_class("counted")
+        await s.claim(cls="counted")
+        _, held = await s.bound()
+        await s.delete(PersistentVolumeClaim, "data")
+        await s.gone(PersistentVolume, held.name)
+    told = metrics.render().decode()
+    for name in (
+        'controller_persistentvolumeclaim_provision_total{class="counted",source=""} 1.0',
+        'controller_persistentvolumeclaim_provision_failed_total{class="counted",source=""} 1.0',
+        'controller_persistentvolumeclaim_provision_duration_seconds_count{class="counted",source=""} 1.0',
+        'controller_persistentvolume_delete_total{class="counted"} 1.0',
+        'controller_persistentvolume_delete_failed_total{class="counted"} 1.0',
+        'controller_persistentvolume_delete_duration_seconds_count{class="counted"} 1.0',
+    ):
+        assert name in told

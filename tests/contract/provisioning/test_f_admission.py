@@ -109,6 +109,27 @@ async def test_a_request_shrinks_only_to_more_than_the_volume_has(served: Any) -
         assert "field can not be less than status.capacity" in answer.json["message"]
 
 
+async def test_a_namespace_limits_the_size_of_its_claims(served: Any) -> None:
+    async with served() as api:
+        await make(api, CLASSES, storage_class("elastic", allowVolumeExpansion=True))
+        await bound(api, storageClassName="elastic")
+        item = {"type": "PersistentVolumeClaim", "min": {"storage": "2Gi"}, "max": {"storage": "5Gi"}}
+        limits = "/api/v1/namespaces/default/limitranges"
+        await make(api, limits, {"metadata": {"name": "sizes"}, "spec": {"limits": [item]}})
+        answer = await api.post(CLAIMS, claim("small"))
+        assert (answer.status, answer.json["message"]) == (
+            403,
+            'persistentvolumeclaims "small" is forbidden: minimum storage usage per PersistentVolumeClaim '
+            "is 2Gi, but request is 1Gi",
+        )
+        answer = await api.merge(f"{CLAIMS}/data", grown("6Gi"))
+        assert answer.status == 403
+        assert "PersistentVolumeClaim is 5Gi, but request is 6Gi" in answer.json["message"]
+        # What is there already may be written on.
+        assert (await api.merge(f"{CLAIMS}/data", {"metadata": {"labels": {"a": "b"}}})).status == 200
+        assert (await api.merge(f"{CLAIMS}/data", grown("5Gi"))).status == 200
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -20,7 +20,7 @@ from volplane.api.core import (
 )
 from volplane.api.errors import Cause, Forbidden, forbidden, not_supported, required
 from volplane.api.storage import StorageClass
-from volplane.apiserver.strategies import checks, claim_spec
+from volplane.apiserver.strategies import checks, claim_limits, claim_spec
 from volplane.apiserver.strategies.edit import changed, filled
 from volplane.apiserver.strategies.protection import protected
 from volplane.apiserver.strategy import Call, Strategy
@@ -49,6 +49,7 @@ class ClaimStrategy(Strategy[PersistentVolumeClaim]):
         return changed(obj, spec=spec, status=filled(obj.status, phase="Pending"))
 
     async def admit_create(self, call: Call, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
+        await claim_limits.check(call, obj)
         obj = protected(obj, FINALIZER)
         if obj.spec.storage_class_name is not None or BETA_CLASS in obj.metadata.annotations:
             return obj
@@ -60,6 +61,8 @@ class ClaimStrategy(Strategy[PersistentVolumeClaim]):
     async def admit_update(
         self, call: Call, old: PersistentVolumeClaim, new: PersistentVolumeClaim
     ) -> PersistentVolumeClaim:
+        if not call.subresource and _size(old) != _size(new):
+            await claim_limits.check(call, new)
         if call.subresource or old.status.phase != "Bound" or not _grows(old, new):
             return new
         name = class_of(new)

@@ -1,4 +1,4 @@
-"""Limits and quotas as data: their own rules hold, and nothing else is held to them. Endpoints likewise."""
+"""Limits and quotas as data: their own rules hold; else only claims are held to limits. Endpoints too."""
 
 from __future__ import annotations
 

@@ -1,0 +1,37 @@
+"""How small and how large a namespace lets a claim be: the limit ranges of type PersistentVolumeClaim.
+
+Looked at when a size is asked for, at birth and when it changes: a limit that comes later leaves the claims
+that are there alone, whatever else is written on them.
+"""
+
+from __future__ import annotations
+
+from volplane.api import quantity
+from volplane.api.core import LimitRange, PersistentVolumeClaim
+from volplane.api.errors import Forbidden
+from volplane.apiserver.strategy import Call
+
+TYPE = "PersistentVolumeClaim"
+
+
+async def check(call: Call, claim: PersistentVolumeClaim) -> None:
+    """Raises Forbidden."""
+    limits = await call.reader.list(LimitRange, call.namespace)
+    wrong = [told for limit in limits for told in _told(limit, claim)]
+    if wrong:
+        why = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
+        raise Forbidden.to(call.kind, claim.name, why)
+
+
+def _told(limit: LimitRange, claim: PersistentVolumeClaim) -> list[str]:
+    asked = claim.spec.resources.requests.get("storage", "0")
+    found = []
+    for item in limit.spec.limits:
+        if item.type != TYPE:
+            continue
+        least, most = item.min.get("storage"), item.max.get("storage")
+        if least is not None and quantity.parse(asked) < quantity.parse(least):
+            found.append(f"minimum storage usage per {TYPE} is {least}, but request is {asked}")
+        if most is not None and quantity.parse(asked) > quantity.parse(most):
+            found.append(f"maximum storage usage per {TYPE} is {most}, but request is {asked}")
+    return found

@@ -71,7 +71,7 @@ class NodeRole:
         self.object = NodeObject(client, settings, self.name)
         self.events = Recorder(client, "kubelet", self.name)
         self.drivers = Drivers(settings.csi_timeout)
-        site = Site(self.name, host, paths, client, lambda: self.object.capacity)
+        site = Site(self.name, host, paths, client, lambda: self.object.capacity, self.events.warning)
         self.volumes = VolumeManager(
             site, kinds.all_plugins(site, self.drivers, client.cache(CSIDriver)), self.object, self.events
         )

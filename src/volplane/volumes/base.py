@@ -119,6 +119,7 @@ class Site(Struct):
     paths: NodePaths
     client: Client
     allocatable: Callable[[], Mapping[str, str]] = dict
+    warn: Callable[[Pod, str, str], None] = lambda pod, reason, message: None  # an event of the pod
     subpaths: set[str] = field(default_factory=set)  # pods that have bind mounts of parts of volumes
 
 

@@ -12,8 +12,10 @@ from tests.loops.inprocess import until
 from tests.node.nodeworld import DRIVER, Disks, NodeWorld, node_world
 from volplane.api import names
 from volplane.api.codec import convert
-from volplane.api.core import Pod, Secret
+from volplane.api.core import Event, Pod, Secret
 from volplane.api.storage import CSIDriver
+from volplane.host import mounts
+from volplane.volumes.csi import plugin
 
 pytestmark = pytest.mark.root
 
@@ -203,3 +205,49 @@ async def test_a_bidirectional_mount_needs_a_privileged_container() -> None:
             return len(here.mounted()) == 2
 
         await until(mounted)
+
+
+async def test_a_change_of_ownership_that_takes_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "SLOW", 0.01)
+    monkeypatch.setattr(plugin, "STILL_SLOW", 0.01)
+    async with node_world() as here:
+
+        async def fill(request: Any) -> None:
+            for number in range(10_000):
+                os.close(os.open(f"{here.paths.real(request.staging_target_path)}/{number}", os.O_CREAT))
+
+        here.disks.after["stage"] = fill
+        await ready(here, fsGroupPolicy="File")
+        await here.volume()
+        await here.pod(claim="data", securityContext={"fsGroup": GROUP})
+        await here.until_ready()
+        await here.until_told("Setting the group of all files in volume data takes long")
+        reasons = {e.reason for e in await here.client.list(Event, "default")}
+        assert "VolumePermissionChangeInProgress" in reasons
+
+
+@pytest.mark.parametrize(("wish", "code"), [("Enabled", 3), ("IfPossible", 3), ("Disabled", 7), (None, 7)])
+async def test_recursive_read_only_counts_for_what_is_mounted_below(wish: str | None, code: int) -> None:
+    async with node_world() as here:
+        await here.start()
+        outer = f"{here.directory}/outer"
+        os.makedirs(f"{outer}/inner")
+        mounts.mount("tmpfs", f"{outer}/inner", "tmpfs", [])
+        place = {"name": "h", "mountPath": "/h", "readOnly": True}
+        script = "touch /h/x 2>/dev/null && exit 1; touch /h/inner/x 2>/dev/null && exit 7; exit 3"
+        await here.pod(
+            volumes=[{"name": "h", "hostPath": {"path": outer}}],
+            container={
+                "image": "busybox",
+                "command": ["sh", "-c", script],
+                "volumeMounts": [{**place, "recursiveReadOnly": wish} if wish else place],
+            },
+            restartPolicy="Never",
+        )
+        await here.until_phase("Failed")
+        pod = await here.client.get(Pod, "app", "default")
+        (status,) = pod.status.container_statuses
+        assert status.state.terminated is not None
+        assert status.state.terminated.exit_code == code
+        (told,) = status.volume_mounts
+        assert told.recursive_read_only == ("Enabled" if code == 3 else "Disabled")

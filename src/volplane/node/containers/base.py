@@ -22,6 +22,7 @@ class Mount(Struct, frozen=True):
     target: str  # where the container sees it
     readonly: bool = False
     propagation: Propagation = "private"
+    recursive: bool = False  # read-only counts for what is mounted below it, too
 
 
 class Device(Struct, frozen=True):

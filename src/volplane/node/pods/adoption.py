@@ -29,7 +29,13 @@ def adopt(
         name = parts(state.id)[1]
         if name in images:
             found.setdefault(name, []).append(attempt_of(state, runtimes.scheme(images[name])))
-    reported = {s.name: s for s in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
+    status = pod.status
+    told = (
+        *status.init_container_statuses,
+        *status.container_statuses,
+        *status.ephemeral_container_statuses,
+    )
+    reported = {s.name: s for s in told}
     records = {}
     for name in images:
         record = _record(found.get(name, []), reported.get(name), now)

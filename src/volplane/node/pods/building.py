@@ -123,7 +123,9 @@ class Builder(Struct, frozen=True):
                 )
             except BadSubPath as error:
                 raise ConfigError(str(error)) from error
-        return Mount(source, mount.mount_path, mount.read_only or volume.readonly, propagation)
+        readonly = mount.read_only or volume.readonly
+        recursive = mount.recursive_read_only in ("Enabled", "IfPossible") and readonly
+        return Mount(source, mount.mount_path, readonly, propagation, recursive)
 
     async def furnish(self, pod: Pod, container: Container, *, attempt: int, builtin: bool) -> None:
         """Make the container's own files; they need no volume, so this can be done while one is mounted."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from volplane.api.core import Container, Pod
+from volplane.api.core import Container, EphemeralContainer, Pod
 
 
 class Attempt(Struct, frozen=True):
@@ -68,5 +68,18 @@ def sidecars(pod: Pod) -> tuple[Container, ...]:
     return tuple(c for c in pod.spec.init_containers if is_sidecar(c))
 
 
+def debuggers(pod: Pod) -> tuple[Container, ...]:
+    """Ephemeral containers, described as any other one: somebody has added them, and they run only once."""
+    return tuple(map(_as_container, pod.spec.ephemeral_containers))
+
+
+def _as_container(debugger: EphemeralContainer) -> Container:
+    alike = {name: getattr(debugger, name) for name in _ALIKE}
+    return Container(**{**alike, "restart_policy": "Never"})
+
+
+_ALIKE = [name for name in Container.__struct_fields__ if name in EphemeralContainer.__struct_fields__]
+
+
 def all_containers(pod: Pod) -> tuple[Container, ...]:
-    return (*pod.spec.init_containers, *pod.spec.containers)
+    return (*pod.spec.init_containers, *pod.spec.containers, *debuggers(pod))

@@ -24,10 +24,11 @@ from volplane.api.core import (
     PodCondition,
     PodIP,
     PodStatus,
+    VolumeMount,
     VolumeMountStatus,
 )
 from volplane.node.pods import plan
-from volplane.node.pods.records import NOTHING, Attempt, Record, Records, Waiting, is_sidecar
+from volplane.node.pods.records import NOTHING, Attempt, Record, Records, Waiting, debuggers, is_sidecar
 
 CREATING = Waiting("ContainerCreating")
 INITIALIZING = Waiting("PodInitializing")
@@ -72,6 +73,12 @@ def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] 
             )
             for c in pod.spec.containers
         ),
+        ephemeral_container_statuses=tuple(
+            msgspec.structs.replace(
+                _container(c, facts.records.get(c.name, NOTHING), CREATING, init=False), ready=False
+            )
+            for c in debuggers(pod)
+        ),
         qos_class=pod.status.qos_class or qos_class(pod),
     )
 
@@ -98,10 +105,17 @@ def _container(container: Container, record: Record, idle: Waiting, *, init: boo
         container_id=current.id if current else "",
         started=record.running and record.started,
         volume_mounts=tuple(
-            VolumeMountStatus(m.name, m.mount_path, m.read_only, "Disabled" if m.read_only else None)
+            VolumeMountStatus(m.name, m.mount_path, m.read_only, _recursive(m))
             for m in container.volume_mounts
         ),
     )
+
+
+def _recursive(mount: VolumeMount) -> str | None:
+    """Whether what is mounted below a read-only volume is read-only as well; this node always can."""
+    if not mount.read_only:
+        return None
+    return "Enabled" if mount.recursive_read_only in ("Enabled", "IfPossible") else "Disabled"
 
 
 def _state(current: Attempt | None, waiting: Waiting | None) -> ContainerState:

@@ -24,7 +24,7 @@ from volplane.node.pods import plan
 from volplane.node.pods.adoption import MARKER, adopt, write_marker
 from volplane.node.pods.container import ContainerLoop, Kit
 from volplane.node.pods.pushing import StatusPusher
-from volplane.node.pods.records import NOTHING, Record, is_sidecar
+from volplane.node.pods.records import NOTHING, Record, all_containers, debuggers, is_sidecar
 from volplane.node.pods.status import Facts, pod_status
 from volplane.node.reconstruct import remove_pod_directory
 from volplane.rules import pods as rules
@@ -71,6 +71,8 @@ class PodWorker:
         self.waiting, self.since = "", 0.0  # what for, and since when
         self.done = False  # nothing of it is left on this node
         self._loops: dict[str, ContainerLoop] = {}
+        self._debugging: tuple[asyncio.TaskGroup, list[asyncio.Task[bool]]] | None = None
+        self._debugged: set[str] = set()  # ephemeral containers that are looked after
         self._leave = Leave.NO
         self._leaving = asyncio.Event()
         self._rejected = asyncio.Event()
@@ -99,6 +101,7 @@ class PodWorker:
         self.pod = pod
         self.shared.volumes.update(pod)
         self._pusher.seen(pod)
+        self._debug()
         if pod.is_deleting:
             self.leave()
             self._hurry()
@@ -175,7 +178,7 @@ class PodWorker:
         interrupted = self.shared.interrupted.get(self.uid, {})
         self.records = adopt(self.pod, states, interrupted, self.shared.kit.runtimes, clock.stamp())
         init = {c.name for c in self.pod.spec.init_containers}
-        for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
+        for container in all_containers(self.pod):
             self._loops[container.name] = self._loop(container, init=container.name in init)
 
     def _loop(self, container: Container, *, init: bool) -> ContainerLoop:
@@ -208,13 +211,27 @@ class PodWorker:
         async with asyncio.TaskGroup() as tasks:
             mounting = tasks.create_task(self._mount(), name=f"volumes of pod {self.pod.key}")
             beside: list[asyncio.Task[bool]] = []
+            self._debugging = (tasks, beside)
+            self._debug()
             try:
                 if await self._initialize(tasks, beside):
                     mains = [self._loops[c.name] for c in self.pod.spec.containers]
                     await asyncio.gather(*(tasks.create_task(loop.run()) for loop in mains))
             finally:
+                self._debugging = None
                 for task in (mounting, *beside):
                     task.cancel()
+
+    def _debug(self) -> None:
+        """Start what somebody has added to the pod; nobody waits for its end."""
+        if self._debugging is None:
+            return
+        tasks, beside = self._debugging
+        for container in debuggers(self.pod):
+            if container.name not in self._debugged:
+                self._debugged.add(container.name)
+                loop = self._loops.setdefault(container.name, self._loop(container, init=False))
+                beside.append(tasks.create_task(loop.run(), name=f"debugger {container.name}"))
 
     async def _initialize(self, tasks: asyncio.TaskGroup, beside: list[asyncio.Task[bool]]) -> bool:
         """Run the init containers in their order; False when one has failed for good."""
@@ -263,7 +280,8 @@ class PodWorker:
     async def _stop_containers(self, grace: float) -> None:
         """Sidecars serve the others, so they end after them, the first one last."""
         self._deadline = deadline = clock.now() + grace
-        mains = [self._loops[c.name] for c in self.pod.spec.containers]
+        beside = [self._loops[c.name] for c in debuggers(self.pod) if c.name in self._loops]
+        mains = [*(self._loops[c.name] for c in self.pod.spec.containers), *beside]
         init = [self._loops[c.name] for c in self.pod.spec.init_containers]
         await asyncio.gather(*(loop.stop(grace) for loop in mains))
         for loop in reversed(init):

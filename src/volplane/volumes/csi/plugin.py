@@ -7,6 +7,7 @@ final refusal nothing does.
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from google.protobuf.message import Message
@@ -19,7 +20,7 @@ from volplane.base import clock
 from volplane.client.cache import Cache
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
-from volplane.host import mounts
+from volplane.host import files, mounts
 from volplane.volumes.base import (
     Device,
     Place,
@@ -37,6 +38,7 @@ from volplane.volumes.csi.calls import judged, refusal
 from volplane.volumes.csi.drivers import Driver, Drivers, Rpc
 from volplane.volumes.projected import DEFAULT_LIFE, Tokens
 
+SLOW, STILL_SLOW = 30.0, 60.0  # seconds after which a change of ownership is told, first and then again
 FRESH = 2.0  # seconds in which an attachment that was read for staging also serves the publish after it
 
 
@@ -235,10 +237,32 @@ class Csi(Plugin):
         context = spec.pod.spec.security_context
         gentle = context is not None and context.fs_group_change_policy == "OnRootMismatch"
         assert spec.group is not None
+        touched = [0]
+        telling = asyncio.create_task(self._tell_of_slowness(spec, touched))
         try:
-            await self.site.host.give_to_group(self.path(spec), spec.group, only_if_root_differs=gentle)
+            await self.site.host.call(
+                files.give_to_group,
+                self.path(spec),
+                spec.group,
+                only_if_root_differs=gentle,
+                progress=lambda count: touched.__setitem__(0, count),
+            )
         except OSError as error:
             raise Uncertain(f"applyFSGroup failed for vol {request.handle_of(spec)}: {error}") from error
+        finally:
+            telling.cancel()
+
+    async def _tell_of_slowness(self, spec: Spec, touched: list[int]) -> None:
+        """A pod whose volume has a million files waits long; its user hears why."""
+        pause = SLOW
+        while True:
+            await asyncio.sleep(pause)
+            pause = STILL_SLOW
+            text = (
+                f"Setting the group of all files in volume {spec.source.name} takes long: {touched[0]} files "
+                "so far. With fsGroupChangePolicy OnRootMismatch it is done only once"
+            )
+            self.site.warn(spec.pod, "VolumePermissionChangeInProgress", text)
 
     # --- growing
 

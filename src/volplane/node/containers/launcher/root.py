@@ -195,7 +195,7 @@ def _bind(source: str, target: str, *, readonly: bool = False) -> None:
 def _place(mount: Spec, tree: int) -> None:
     target, propagation = mount["target"], mount.get("propagation", "private")
     if mount.get("readonly"):
-        kernel.change_mount("", tree=tree, readonly=True)
+        kernel.change_mount("", tree=tree, readonly=True, recursive=bool(mount.get("recursive")))
     if propagation != "rshared":
         kernel.change_mount("", tree=tree, propagation=kernel.MS_SLAVE, recursive=True)
     _make_target(target, directory=stat.S_ISDIR(os.fstat(tree).st_mode))

@@ -13,6 +13,7 @@ from volplane.api import codec, kinds
 from volplane.api.core import Pod, PodTemplateSpec
 from volplane.api.meta import ObjectMeta, OwnerReference, Resource
 from volplane.rules.pods import has_ended
+from volplane.rules.steps import Wait
 
 _HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -79,6 +80,14 @@ def available_in(pod: Pod, min_ready_seconds: int, now: datetime) -> float:
     if not since:
         return math.inf
     return max(min_ready_seconds - (now - datetime.fromisoformat(since)).total_seconds(), 0.0)
+
+
+def availability(pods: Iterable[Pod], min_ready_seconds: int, now: datetime) -> Iterator[Wait]:
+    """Nothing but time makes a ready pod available."""
+    left = (available_in(p, min_ready_seconds, now) for p in pods if not p.is_deleting)
+    coming = [seconds for seconds in left if seconds and math.isfinite(seconds)]
+    if coming:
+        yield Wait(min(coming), "pods must be ready for minReadySeconds")
 
 
 def template_hash(template: PodTemplateSpec, collisions: int = 0) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from msgspec import structs
 
@@ -31,6 +33,9 @@ from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.controllers.daemonset import plan as daemon
 from volplane.controllers.deployment import plan as deploy
 from volplane.controllers.replicaset import plan as replica
+from volplane.rules.steps import Wait
+
+NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 
 READY = (PodCondition(type="Ready", status="True"),)
 
@@ -76,18 +81,18 @@ def replicaset(replicas: int | None = 2) -> ReplicaSet:
 def test_a_replica_set_keeps_its_number(
     replicas: int | None, pods: list[Pod], creates: int, deletes: list[str]
 ) -> None:
-    steps = list(replica.plan(replicaset(replicas), pods))
+    steps = list(replica.plan(replicaset(replicas), pods, NOW))
     assert sum(s.count for s in steps if isinstance(s, replica.Create)) == creates
     assert [s.pod.name for s in steps if isinstance(s, replica.Delete)] == deletes
 
 
 def test_a_replica_set_at_rest_reports_once() -> None:
     pods = [pod("a"), pod("b")]
-    (report,) = replica.plan(replicaset(), pods)
+    (report,) = replica.plan(replicaset(), pods, NOW)
     assert isinstance(report, replica.Report)
     assert report.status.ready_replicas == 2
     assert report.status.observed_generation == 3
-    assert list(replica.plan(structs.replace(replicaset(), status=report.status), pods)) == []
+    assert list(replica.plan(structs.replace(replicaset(), status=report.status), pods, NOW)) == []
 
 
 def deployment(replicas: int = 4, image: str = "a", strategy: DeploymentStrategy | None = None) -> Deployment:
@@ -198,7 +203,7 @@ def on(wanted: DaemonSet, where: str, *, ready: bool = True) -> Pod:
 
 def test_every_eligible_node_gets_one_pod_tied_to_it() -> None:
     nodes = [node("a"), node("b", Taint(key="k", effect="NoSchedule")), node("c")]
-    steps = list(daemon.plan(daemonset(), nodes, [on(daemonset(), "c")]))
+    steps = list(daemon.plan(daemonset(), nodes, [on(daemonset(), "c")], NOW))
     (create,) = [s for s in steps if isinstance(s, daemon.Create)]
     assert create.node == "a"
     assert daemon.target_of(create.pod) == "a"
@@ -206,24 +211,62 @@ def test_every_eligible_node_gets_one_pod_tied_to_it() -> None:
 
 def test_a_cordoned_or_unready_node_keeps_its_daemon() -> None:
     cordoned = node("a", Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"))
-    steps = list(daemon.plan(daemonset(), [cordoned], [on(daemonset(), "a")]))
+    steps = list(daemon.plan(daemonset(), [cordoned], [on(daemonset(), "a")], NOW))
     assert [s for s in steps if isinstance(s, daemon.Delete)] == []
 
 
 def test_a_pod_on_a_node_that_left_is_deleted() -> None:
-    steps = list(daemon.plan(daemonset(), [node("a")], [on(daemonset(), "a"), on(daemonset(), "gone")]))
+    steps = list(daemon.plan(daemonset(), [node("a")], [on(daemonset(), "a"), on(daemonset(), "gone")], NOW))
     assert [s.pod.name for s in steps if isinstance(s, daemon.Delete)] == ["d-gone"]
 
 
 def test_an_update_replaces_one_ready_daemon_at_a_time() -> None:
     old, new = daemonset("a"), daemonset("b")
-    steps = list(daemon.plan(new, [node("a"), node("b")], [on(old, "a"), on(old, "b")]))
+    steps = list(daemon.plan(new, [node("a"), node("b")], [on(old, "a"), on(old, "b")], NOW))
     assert len([s for s in steps if isinstance(s, daemon.Delete)]) == 1
 
 
 def test_a_daemon_set_at_rest_reports_once() -> None:
     wanted, pods = daemonset(), [on(daemonset(), "a")]
-    (report,) = daemon.plan(wanted, [node("a")], pods)
+    (report,) = daemon.plan(wanted, [node("a")], pods, NOW)
     assert isinstance(report, daemon.Report)
     assert report.status.number_ready == report.status.desired_number_scheduled == 1
-    assert list(daemon.plan(structs.replace(wanted, status=report.status), [node("a")], pods)) == []
+    assert list(daemon.plan(structs.replace(wanted, status=report.status), [node("a")], pods, NOW)) == []
+
+
+# --- ready for long enough
+
+
+def aged(pod: Pod, seconds: int) -> Pod:
+    """Ready for that long."""
+    since = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    ready = PodCondition(type="Ready", status="True", last_transition_time=since)
+    return structs.replace(pod, status=structs.replace(pod.status, conditions=(ready,)))
+
+
+def test_a_replica_is_available_when_it_was_ready_for_long_enough() -> None:
+    wanted = replicaset()
+    wanted = structs.replace(wanted, spec=structs.replace(wanted.spec, min_ready_seconds=30))
+    report, wait = replica.plan(wanted, [aged(pod("a"), 40), aged(pod("b"), 10)], NOW)
+    assert isinstance(report, replica.Report)
+    assert (report.status.ready_replicas, report.status.available_replicas) == (2, 1)
+    assert wait == Wait(20.0, "pods must be ready for minReadySeconds")
+
+
+def test_an_update_waits_until_the_new_pods_are_available() -> None:
+    old, new = deployment(image="a"), deployment(image="b")
+    first, second = made(old, 3, 3, "1"), made(new, 2, 2, "2")
+    young = structs.replace(second, status=structs.replace(second.status, available_replicas=0))
+    assert scales(list(deploy.plan(new, [first, young], "now"))) == {}
+    assert first.name in scales(list(deploy.plan(new, [first, second], "now")))
+
+
+def test_a_daemon_is_available_when_it_was_ready_for_long_enough() -> None:
+    wanted = daemonset("b")
+    wanted = structs.replace(wanted, spec=structs.replace(wanted.spec, min_ready_seconds=30))
+    nodes = [node("a"), node("b")]
+    updated, outdated = aged(on(wanted, "a"), 10), aged(on(daemonset("a"), "b"), 99)
+    report, wait = daemon.plan(wanted, nodes, [updated, outdated], NOW)  # nothing is replaced meanwhile
+    assert isinstance(report, daemon.Report)
+    assert (report.status.number_ready, report.status.number_available) == (2, 1)
+    assert wait == Wait(20.0, "pods must be ready for minReadySeconds")

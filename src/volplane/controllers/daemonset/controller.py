@@ -9,8 +9,10 @@ from typing import assert_never
 from volplane.api import codec
 from volplane.api.apps import DaemonSet
 from volplane.api.core import Node, Pod
+from volplane.base import clock
 from volplane.controllers.daemonset.plan import Create, Delete, Report, plan
 from volplane.loops.controller import Controller
+from volplane.rules.steps import Wait
 from volplane.rules.workloads import controller_uids, owner_keys
 
 
@@ -33,7 +35,7 @@ class DaemonSets(Controller[str]):
         if wanted is None:
             return
         async with asyncio.TaskGroup() as group:
-            for step in plan(wanted, self.nodes.all(), self.owned[wanted.uid]):
+            for step in plan(wanted, self.nodes.all(), self.owned[wanted.uid], clock.wall()):
                 match step:
                     case Create(_, pod):
                         group.create_task(self._create(wanted, pod))
@@ -45,6 +47,8 @@ class DaemonSets(Controller[str]):
                         await self.client.patch(
                             DaemonSet, *where, merge=patch, subresource="status", missing_ok=True
                         )
+                    case Wait(seconds, why):
+                        self.queue.later(key, seconds, why)
                     case _:
                         assert_never(step)
 

@@ -7,6 +7,7 @@ so that taints and limits are judged in one place. A daemon tolerates what a nod
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
 from msgspec import Struct, structs
 
@@ -23,9 +24,10 @@ from volplane.api.core import (
     Toleration,
 )
 from volplane.rules.pods import has_ended
+from volplane.rules.steps import Wait
 from volplane.rules.taints import untolerated
 from volplane.rules.topology import selects
-from volplane.rules.workloads import fraction_of, is_ready, pod_of, template_hash
+from volplane.rules.workloads import availability, available_in, fraction_of, is_ready, pod_of, template_hash
 
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"
@@ -52,7 +54,9 @@ class Report(Struct, frozen=True):
     status: DaemonSetStatus
 
 
-def plan(wanted: DaemonSet, nodes: Sequence[Node], pods: Sequence[Pod]) -> Iterator[Create | Delete | Report]:
+def plan(
+    wanted: DaemonSet, nodes: Sequence[Node], pods: Sequence[Pod], now: datetime
+) -> Iterator[Create | Delete | Report | Wait]:
     """Steps for a daemon set, all nodes, and the pods it controls."""
     placed: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -62,10 +66,11 @@ def plan(wanted: DaemonSet, nodes: Sequence[Node], pods: Sequence[Pod]) -> Itera
     if not wanted.is_deleting:
         yield from _missing(wanted, eligible, placed)
         yield from _surplus(names, placed)
-        yield from _outdated(wanted, names, placed)
-    status = observed(wanted, names, placed)
+        yield from _outdated(wanted, names, placed, now)
+    status = observed(wanted, names, placed, now)
     if status != wanted.status:
         yield Report(status)
+    yield from availability(pods, wanted.spec.min_ready_seconds, now)
 
 
 def is_eligible(wanted: DaemonSet, node: Node) -> bool:
@@ -143,7 +148,9 @@ def _surplus(names: set[str], placed: Mapping[str, list[Pod]]) -> Iterator[Delet
         yield from (Delete(p) for p in alive if p not in keep or p in done)
 
 
-def _outdated(wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]]) -> Iterator[Delete]:
+def _outdated(
+    wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]], now: datetime
+) -> Iterator[Delete]:
     """Rolling update: old pods go as long as no more than maxUnavailable are missing."""
     if wanted.spec.update_strategy.type == "OnDelete":
         return
@@ -151,7 +158,8 @@ def _outdated(wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]
     allowed = fraction_of(rolling.max_unavailable if rolling else None, len(names), round_up=True, default=1)
     current = revision_of(wanted)
     serving = {n: next((p for p in placed.get(n, ()) if not p.is_deleting), None) for n in names}
-    away = sum(p is None or not is_ready(p) for p in serving.values())
+    enough = wanted.spec.min_ready_seconds
+    away = sum(p is None or available_in(p, enough, now) > 0 for p in serving.values())
     for pod in serving.values():
         if pod is None or pod.metadata.labels.get(HASH_LABEL) == current:
             continue
@@ -162,9 +170,12 @@ def _outdated(wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]
             yield Delete(pod)
 
 
-def observed(wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]]) -> DaemonSetStatus:
+def observed(
+    wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]], now: datetime
+) -> DaemonSetStatus:
     serving = [p for n in names for p in placed.get(n, ())[:1]]
     ready = sum(is_ready(p) for p in serving)
+    available = sum(available_in(p, wanted.spec.min_ready_seconds, now) == 0 for p in serving)
     return DaemonSetStatus(
         current_number_scheduled=len(serving),
         number_misscheduled=sum(len(p) for n, p in placed.items() if n not in names),
@@ -174,8 +185,8 @@ def observed(wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]]
         updated_number_scheduled=sum(
             p.metadata.labels.get(HASH_LABEL) == revision_of(wanted) for p in serving
         ),
-        number_available=ready,
-        number_unavailable=len(names) - ready,
+        number_available=available,
+        number_unavailable=len(names) - available,
         collision_count=wanted.status.collision_count,
         conditions=wanted.status.conditions,
     )

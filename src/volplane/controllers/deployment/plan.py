@@ -145,8 +145,8 @@ def _shrink(wanted: Deployment, current: ReplicaSet, old: list[ReplicaSet], tota
         yield from (Scale(s, 0) for s in old)
         return
     _, missing = _surge(wanted)
-    ready = current.status.ready_replicas + sum(s.status.ready_replicas for s in old)
-    spare = ready - (total - missing)
+    serving = current.status.available_replicas + sum(s.status.available_replicas for s in old)
+    spare = serving - (total - missing)
     for candidate in sorted(old, key=revision_of):
         # Pods that are not ready serve nobody: they go first and cost nothing.
         idle = max(_size(candidate) - candidate.status.ready_replicas, 0)

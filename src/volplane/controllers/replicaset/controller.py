@@ -8,8 +8,10 @@ from typing import ClassVar, assert_never
 from volplane.api import codec
 from volplane.api.apps import ReplicaSet
 from volplane.api.core import Pod, ReplicationController
+from volplane.base import clock
 from volplane.controllers.replicaset.plan import Create, Delete, Report, Wanted, plan, template_of
 from volplane.loops.controller import Controller
+from volplane.rules.steps import Wait
 from volplane.rules.workloads import controller_uids, owner_keys, pod_of
 
 
@@ -27,7 +29,7 @@ class ReplicaSets(Controller[str]):
         if wanted is None:
             return
         async with asyncio.TaskGroup() as group:
-            for step in plan(wanted, self.owned[wanted.uid]):
+            for step in plan(wanted, self.owned[wanted.uid], clock.wall()):
                 match step:
                     case Create(count):
                         for _ in range(count):
@@ -40,6 +42,8 @@ class ReplicaSets(Controller[str]):
                         await self.client.patch(
                             self.kind, *where, merge=patch, subresource="status", missing_ok=True
                         )
+                    case Wait(seconds, why):
+                        self.queue.later(key, seconds, why)
                     case _:
                         assert_never(step)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from msgspec import Struct, structs
 
 from volplane.api.apps import ReplicaSet, ReplicaSetStatus
 from volplane.api.core import Pod, PodTemplateSpec, ReplicationController, ReplicationControllerStatus
-from volplane.rules.workloads import first_to_go, is_active, is_ready
+from volplane.rules.steps import Wait
+from volplane.rules.workloads import availability, available_in, first_to_go, is_active, is_ready
 
 BURST = 500  # upstream's limit on pods made or deleted in one pass
 
@@ -29,7 +31,7 @@ class Report(Struct, frozen=True):
     status: Status
 
 
-def plan(wanted: Wanted, pods: Sequence[Pod]) -> Iterator[Create | Delete | Report]:
+def plan(wanted: Wanted, pods: Sequence[Pod], now: datetime) -> Iterator[Create | Delete | Report | Wait]:
     """Steps for a set and the pods it controls."""
     active = [p for p in pods if is_active(p)]
     missing = desired(wanted) - len(active)
@@ -38,9 +40,10 @@ def plan(wanted: Wanted, pods: Sequence[Pod]) -> Iterator[Create | Delete | Repo
             yield Create(min(missing, BURST))
         for pod in first_to_go(active)[: min(max(-missing, 0), BURST)]:
             yield Delete(pod)
-    status = observed(wanted, active)
+    status = observed(wanted, active, now)
     if status != wanted.status:
         yield Report(status)
+    yield from availability(active, wanted.spec.min_ready_seconds, now)
 
 
 def desired(wanted: Wanted) -> int:
@@ -51,14 +54,14 @@ def template_of(wanted: Wanted) -> PodTemplateSpec:
     return wanted.spec.template or PodTemplateSpec()
 
 
-def observed(wanted: Wanted, active: Sequence[Pod]) -> Status:
-    ready = sum(is_ready(p) for p in active)
+def observed(wanted: Wanted, active: Sequence[Pod], now: datetime) -> Status:
+    enough = wanted.spec.min_ready_seconds
     labels = template_of(wanted).metadata.labels.items()
     return structs.replace(
         wanted.status,
         replicas=len(active),
         fully_labeled_replicas=sum(labels <= p.metadata.labels.items() for p in active),
-        ready_replicas=ready,
-        available_replicas=ready,
+        ready_replicas=sum(is_ready(p) for p in active),
+        available_replicas=sum(available_in(p, enough, now) == 0 for p in active),
         observed_generation=wanted.metadata.generation,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime
-from math import isfinite
 
 from msgspec import Struct
 
@@ -28,7 +27,7 @@ from volplane.controllers.statefulset.revisions import (
 )
 from volplane.rules.pods import has_ended
 from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, warning
-from volplane.rules.workloads import available_in, is_ready
+from volplane.rules.workloads import availability, available_in, is_ready
 
 
 class View(Struct, frozen=True):
@@ -116,7 +115,7 @@ def plan(view: View) -> Iterator[Step]:
     yield from (Forget(r) for r in superfluous(wanted, held, view.revisions, pods))
     yield from _report(view, pods, held)
     yield from _deeds(view, pods, held)
-    yield from _availability(view, pods)
+    yield from availability(pods, view.wanted.spec.min_ready_seconds, view.now)
 
 
 def belongs(wanted: StatefulSet, pod: Pod) -> bool:
@@ -310,11 +309,3 @@ def observed(view: View, pods: Sequence[Pod], held: History) -> StatefulSetStatu
         collision_count=wanted.status.collision_count or 0,
         conditions=wanted.status.conditions,
     )
-
-
-def _availability(view: View, pods: Sequence[Pod]) -> Iterator[Wait]:
-    """Nothing but time makes a ready pod available."""
-    left = [available_in(p, view.wanted.spec.min_ready_seconds, view.now) for p in pods if not p.is_deleting]
-    coming = [seconds for seconds in left if seconds and isfinite(seconds)]
-    if coming:
-        yield Wait(min(coming), "pods must be ready for minReadySeconds")

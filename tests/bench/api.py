@@ -25,7 +25,8 @@ from tests.bench.report import Figure
 from tests.bench.running import PATIENCE, VOLPLANE
 
 PEER = os.environ.get("VOLPLANE_BENCH_PEER", "")
-PEER_PID = os.environ.get("VOLPLANE_BENCH_PEER_PID", "")  # of a peer on this machine: its memory
+# Of a peer on this machine, `apiserver,etcd`: the CPU time of all of them, the memory of the first.
+PEER_PIDS = tuple(int(pid) for pid in os.environ.get("VOLPLANE_BENCH_PEER_PIDS", "").split(",") if pid)
 CONCURRENCY = (1, 16, 64)
 LISTED = 1000
 NAMESPACE = "bench"
@@ -44,6 +45,8 @@ class Row(Struct):
     told: float | None = None  # kube-apiserver v1.35.8 with etcd on a machine of this size, for orientation
     ours: float = 0.0
     peer: float | None = None
+    our_cpu: float | None = None  # milliseconds a request: what a busy machine does not spoil
+    peer_cpu: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -54,25 +57,27 @@ class Row(Struct):
         return self.ours / other if self.unit == "/s" else other / self.ours
 
 
-Measure = Callable[[Target], Awaitable[float]]
+Act = Callable[[Connection, int, int], Awaitable[None]]
+Sample = tuple[float, float | None]  # what is measured, and the CPU time of one request
+Measure = Callable[[Target], Awaitable[Sample]]
 
 
 async def measure(seconds: float, writes: int) -> tuple[list[Figure], str]:
     """The figures of our server, and the table with the peer's."""
     rows: list[tuple[Row, Measure]] = list(_plan(seconds, writes))
     async with _ours() as (ours, started):
-        peer = Target.of(Path(PEER)) if PEER else None
+        peer = Target.of(Path(PEER), *PEER_PIDS) if PEER else None
         for target in filter(None, (ours, peer)):
             await _prepare(target)
         for row, act in rows:
-            row.ours = await act(ours)
+            row.ours, row.our_cpu = await act(ours)
             if peer is not None:
-                row.peer = await act(peer)
+                row.peer, row.peer_cpu = await act(peer)
         done = [row for row, _ in rows]
         done.append(Row("start-up to /readyz", "s", None, 4.0, started))
-        memory = Row("resident after all this", "MB", None, 310.0, _resident(ours.pid))
-        if PEER_PID:
-            memory.peer = _resident(int(PEER_PID))
+        memory = Row("resident after all this", "MB", None, 310.0, _resident(ours.pids[0]))
+        if PEER_PIDS:
+            memory.peer = _resident(PEER_PIDS[0])
         done.append(memory)
         if peer is not None:
             await _clean(peer)
@@ -143,19 +148,24 @@ def _map(name: str) -> dict[str, object]:
 # --- how
 
 
-async def rate(
-    target: Target, act: Callable[[Connection, int, int], Awaitable[None]], at_once: int, seconds: float
-) -> float:
+async def rate(target: Target, act: Act, at_once: int, seconds: float) -> Sample:
     async with Load(target, at_once) as load:
-        return await load.rate(act, seconds)
+        before = target.cpu()
+        done = await load.rate(act, seconds)
+        return done, _each(target, before, load.total)
 
 
-async def watched(target: Target, watchers: int, writes: int) -> float:
+def _each(target: Target, before: float, count: int) -> float | None:
+    return (target.cpu() - before) / count if target.pids and count else None
+
+
+async def watched(target: Target, watchers: int, writes: int) -> Sample:
     """Milliseconds from the sending of a write until the last watcher has its event; the median."""
     times: list[float] = []
     path = f"{MAPS}?watch=true&resourceVersion={await _revision(target)}"
     async with Load(target, watchers) as load, Load(target, 1) as writing:
         streams = [await connection.follow(path) for connection in load.connections]
+        before = target.cpu()
         for n in range(writes):
             begun = time.perf_counter()
             (writer,) = writing.connections
@@ -164,7 +174,7 @@ async def watched(target: Target, watchers: int, writes: int) -> float:
                 await asyncio.gather(*(anext(stream) for stream in streams))
             times.append((time.perf_counter() - begun) * 1000)
             await sent
-    return median(times)
+        return median(times), _each(target, before, writes)
 
 
 async def _revision(target: Target) -> str:
@@ -235,13 +245,17 @@ def _resident(pid: int) -> float:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [("", "volplane", "peer" if PEER else "kube-apiserver*", "ratio", "aim", "")]
+    head = ("", "volplane", "peer" if PEER else "kube-apiserver*", "ratio", "aim", "", "CPU each", "peer's")
+    lines: list[tuple[str, ...]] = [head]
     for row in rows:
         other = row.told if row.peer is None else row.peer
         ratio, aim = row.ratio, row.factor
         verdict = "" if ratio is None or aim is None else "✓" if ratio >= aim else "✗"
         shown = ("" if ratio is None else f"{ratio:.1f}x", "" if aim is None else f"{aim:g}x", verdict)
-        lines.append((f"(j) {row.name}", _number(row.ours, row.unit), _number(other, row.unit), *shown))
+        costs = (_number(row.our_cpu, "ms"), _number(row.peer_cpu, "ms"))
+        lines.append(
+            (f"(j) {row.name}", _number(row.ours, row.unit), _number(other, row.unit), *shown, *costs)
+        )
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     shown_lines = [
         "  ".join(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import ssl
 import tempfile
 import time
@@ -28,10 +29,10 @@ class Target(Struct):
     host: str
     port: int
     context: Any
-    pid: int = 0
+    pids: tuple[int, ...] = ()  # its processes, where they are on this machine
 
     @classmethod
-    def of(cls, kubeconfig: Path, pid: int = 0) -> Target:
+    def of(cls, kubeconfig: Path, *pids: int) -> Target:
         config = yaml.safe_load(kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         context = ssl.create_default_context(cadata=_pem(cluster, "certificate-authority").decode())
@@ -41,7 +42,15 @@ class Target(Struct):
             context.load_cert_chain(pair.name)
         address = urlsplit(cluster["server"])
         assert address.hostname is not None
-        return cls(address.hostname, address.port or 443, context, pid)
+        return cls(address.hostname, address.port or 443, context, pids)
+
+    def cpu(self) -> float:
+        """Milliseconds of CPU time that its processes have used."""
+        ticks = 0
+        for pid in self.pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def _pem(held: dict[str, str], name: str) -> bytes:
@@ -122,6 +131,7 @@ class Load:
 
     def __init__(self, target: Target, count: int) -> None:
         self.target, self.count = target, count
+        self.total = 0  # requests of the last rate, with those that were not counted
 
     async def __aenter__(self) -> Self:
         self.connections = [await Connection.open(self.target) for _ in range(self.count)]
@@ -132,7 +142,7 @@ class Load:
 
     async def rate(self, act: Callable[[Connection, int, int], Awaitable[None]], seconds: float) -> float:
         """How often a second, all connections together, after a moment to get going."""
-        done = 0
+        done = self.total = 0
         counting = time.perf_counter() + seconds / 5
         end = counting + seconds
 
@@ -142,6 +152,7 @@ class Load:
             while (now := time.perf_counter()) < end:
                 await act(connection, worker, n)
                 done += now >= counting
+                self.total += 1
                 n += self.count
 
         async with asyncio.timeout(seconds + PATIENCE):

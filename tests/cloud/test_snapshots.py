@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,7 +17,7 @@ from volplane.cloud import Instance, Service, Settings, opened
 from volplane.cloud import snapshots as snapshots_room
 from volplane.cloud.creation import Wish
 from volplane.cloud.errors import Refusal
-from volplane.cloud.model import Shape, Snapshot, SnapshotState, Volume, VolumeState
+from volplane.cloud.model import Modification, Shape, Snapshot, SnapshotState, Volume, VolumeState
 from volplane.cloud.plan import Finish, Forget, Lost, Step, plan, snapshot_plan
 from volplane.host import Host, copies
 from volplane.store.memory import MemoryStore
@@ -308,3 +309,40 @@ async def test_progress_and_sparse_copies(tmp_path: Path) -> None:
     assert target.stat().st_blocks == source.stat().st_blocks
     for place in (0, 100 << 20, 4 * GIB - 4096):
         assert get(source, place, 4096) == get(target, place, 4096)
+
+
+async def test_a_modification_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with cloud(tmp_path, store) as service:
+        half, gone, lost = [await service.create(WISH) for _ in range(3)]
+        for volume in (half, gone, lost):
+            change = Modification(volume.id, volume.shape, Shape(2, "gp3", 3000, 125), "2026-01-01T00:00:00Z")
+            await service.ledger.put_modification(change)
+        await service.ledger.put_volume(structs.replace(lost, used=True))
+        (tmp_path / "disks" / f"{lost.id}.img").unlink()
+        stale = service.ledger.modifications[gone.id]
+        await service.delete(gone.id)
+        await service.ledger.put_modification(stale)
+    async with cloud(tmp_path, store) as service:
+        assert service.volume(half.id).shape.size == 2
+        assert service.ledger.modifications[half.id].state == "completed"
+        assert (tmp_path / "disks" / f"{half.id}.img").stat().st_size == 2 * GIB
+        assert gone.id not in service.ledger.modifications
+        assert service.volume(lost.id).state is VolumeState.ERROR
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, "InsufficientVolumeCapacity"), (errno.EIO, "InternalError")]
+)
+async def test_a_snapshot_that_the_machine_refuses_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    def fails(source: str, target: str, *, report: copies.Report) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+        monkeypatch.setattr(copies, "copy", fails)
+        text = await refused(code, service.snapshots.create(volume.id, tags={}))
+        assert os.strerror(number) in text
+        assert service.ledger.snapshots == {}

@@ -137,7 +137,7 @@ class Creation:
                     await service.ledger.drop_volume(service.volume(volume.id))
             if isinstance(error, Refusal):
                 raise
-            raise errors.no_room(f"the machine refused the disk: {error.strerror}") from error
+            raise errors.by_machine("the machine refused the disk", error) from error
         reached("CreateVolume", "effect")
         async with service.turns.of(volume.id):
             return await self._change(volume.id, state=VolumeState.AVAILABLE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class Refusal(Exception):
     def __init__(self, code: str, message: str, status: int = 400) -> None:
@@ -52,6 +54,13 @@ def wrong_state(volume: str, state: str) -> Refusal:
 def no_room(text: str) -> Refusal:
     message = f"There is not enough capacity to fulfill your EBS volume provision request: {text}"
     return Refusal("InsufficientVolumeCapacity", message, 500)
+
+
+def by_machine(what: str, error: OSError) -> Refusal:
+    """What the operating system refused: for want of room, or for another reason."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return no_room(f"{what}: {error.strerror}")
+    return broken(f"{what}: {error.strerror}")
 
 
 def broken(message: str) -> Refusal:

@@ -48,9 +48,8 @@ class Ledger:
     async def drop_volume(self, volume: Volume) -> None:
         await self._drop(_VOLUMES + volume.id)
         del self.volumes[volume.id]
-        if volume.id in self.modifications:  # after the volume: a record of nothing does no harm
-            await self._drop(_MODIFICATIONS + volume.id)
-            del self.modifications[volume.id]
+        if change := self.modifications.get(volume.id):  # after the volume: a record of nothing does no harm
+            await self.drop_modification(change)
         self.tokens.pop(volume.token, None)
 
     async def put_instance(self, instance: Instance) -> Instance:
@@ -66,6 +65,10 @@ class Ledger:
         await self._write(_MODIFICATIONS + modification.volume, modification)
         self.modifications[modification.volume] = modification
         return modification
+
+    async def drop_modification(self, modification: Modification) -> None:
+        await self._drop(_MODIFICATIONS + modification.volume)
+        del self.modifications[modification.volume]
 
     async def put_snapshot(self, snapshot: Snapshot) -> Snapshot:
         await self._write(_SNAPSHOTS + snapshot.id, snapshot)

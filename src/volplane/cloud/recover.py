@@ -8,7 +8,15 @@ from typing import assert_never
 from msgspec import structs
 
 from volplane.cloud import plan as planning
-from volplane.cloud.model import AttachmentState, Snapshot, SnapshotState, Volume, VolumeState
+from volplane.cloud.errors import Refusal
+from volplane.cloud.model import (
+    AttachmentState,
+    Modification,
+    Snapshot,
+    SnapshotState,
+    Volume,
+    VolumeState,
+)
 from volplane.cloud.service import Service
 from volplane.host import DeviceBusy
 
@@ -32,14 +40,24 @@ async def recover(service: Service) -> None:
                 log.exception("%s cannot be recovered now", volume.id)
                 break
     for change in tuple(service.ledger.modifications.values()):
-        if not change.ended and change.volume in service.ledger.volumes:
-            await service.carry_out(change)
+        await _recover_modification(service, change)
     for orphan in (survey.files | set(survey.bound)) - set(service.ledger.volumes):
         await _remove_orphan(service, orphan)
     for snapshot in tuple(service.ledger.snapshots.values()):
         await _recover_snapshot(service, snapshot, has_file=snapshot.id in survey.snapshots)
     for snapshot_id in survey.snapshots - set(service.ledger.snapshots):
         await service.disks.remove_snapshot(snapshot_id)
+
+
+async def _recover_modification(service: Service, change: Modification) -> None:
+    volume = service.ledger.volumes.get(change.volume)
+    if volume is None:
+        await service.ledger.drop_modification(change)
+    elif not change.ended and volume.state is not VolumeState.ERROR:
+        try:
+            await service.carry_out(change)
+        except Refusal as error:
+            log.error("%s: its modification has failed: %s", change.volume, error)
 
 
 async def _recover_snapshot(service: Service, snapshot: Snapshot, *, has_file: bool) -> None:

@@ -129,7 +129,7 @@ class Service:
         except OSError as error:
             failed = structs.replace(change, ended=clock.microstamp(), failed=error.strerror or "it failed")
             await self.ledger.put_modification(failed)
-            raise errors.no_room(f"the machine refused the larger disk: {error.strerror}") from error
+            raise errors.by_machine("the machine refused the larger disk", error) from error
         reached("ModifyVolume", "effect")
         await self.ledger.put_volume(structs.replace(volume, shape=change.target))
         done = await self.ledger.put_modification(structs.replace(change, ended=clock.microstamp()))

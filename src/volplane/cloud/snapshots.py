@@ -84,7 +84,8 @@ class Snapshots:
                 # The moment is over; what takes a cloud its time is to store it elsewhere.
                 await service.pace.keep("CreateSnapshot")
         except (OSError, Refusal) as error:
-            refusal = error if isinstance(error, Refusal) else errors.no_room(f"{error.strerror}")
+            refused = "the machine refused the snapshot"
+            refusal = error if isinstance(error, Refusal) else errors.by_machine(refused, error)
             await self._failed(snapshot.id, refusal.message)
             raise refusal from error
         finally:

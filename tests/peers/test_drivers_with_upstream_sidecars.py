@@ -1,4 +1,4 @@
-"""Upstream's sidecars drive our EBS driver, in place of those of its deployment."""
+"""Upstream's sidecars drive our drivers, in place of those of their deployments."""
 
 from __future__ import annotations
 
@@ -16,29 +16,26 @@ PEERS = ("kubectl", "csi-provisioner", "csi-resizer", "csi-snapshotter", "snapsh
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer(*PEERS)]
 
 EBS = "ebs.csi.aws.com"
-CONTROLLER = "ebs-controller"  # the controller service's directory; the node service has the driver's name
+# The controller services' directories; the node services have the drivers' names.
+DISKS = "ebs-controller"
+SHARES = "efs-controller"
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     with stages.staged(*stages.without_snapshot_controller(), nodes=2) as stage:
-        stage.delete("deployment", "ebs-csi-controller", "-n", "kube-system")
-        stage.gone("pods", "-n", "kube-system", "-l", "app=ebs-csi-controller")
-        plugin = stages.container(
-            f"{BUILT_IN}ebs-plugin",
-            ["controller", "--endpoint=unix:///csi/csi.sock"],
-            mounts={"/csi": "socket"},
-        )
-        stage.run("ebs-controller", [plugin], {"socket": stages.plugin_directory(CONTROLLER)})
+        for driver, directory in (("ebs", DISKS), ("efs", SHARES)):
+            serve_controller(stage, driver, directory)
         stage.roles("csi-provisioner", "rbac.yaml")
         stage.roles("csi-resizer", "rbac.yaml")
         stage.roles("csi-snapshotter", "rbac-csi-snapshotter.yaml")
         stage.roles("snapshot-controller", "rbac-snapshot-controller.yaml")
         flags = ("--default-fstype=ext4", "--enable-capacity", "--capacity-ownerref-level=0")
-        stage.sidecar("csi-provisioner", CONTROLLER, *flags, account="csi-provisioner")
-        stage.attacher(CONTROLLER)
-        stage.sidecar("csi-resizer", CONTROLLER, account="csi-resizer")
-        stage.sidecar("csi-snapshotter", CONTROLLER, account="csi-snapshotter")
+        stage.sidecar("csi-provisioner", DISKS, *flags, account="csi-provisioner")
+        stage.sidecar("csi-provisioner", SHARES, account="csi-provisioner", name="efs-provisioner")
+        stage.attacher(DISKS)
+        stage.sidecar("csi-resizer", DISKS, account="csi-resizer")
+        stage.sidecar("csi-snapshotter", DISKS, account="csi-snapshotter")
         stage.snapshot_controller()
         stage.apply(
             stages.storage_class(
@@ -52,6 +49,16 @@ def stage() -> Iterator[Stage]:
             stages.snapshot_class("ebs", EBS),
         )
         yield stage
+
+
+def serve_controller(stage: Stage, driver: str, directory: str) -> None:
+    """The driver's controller service by itself: its deployment would bring our sidecars."""
+    name = f"{driver}-csi-controller"
+    stage.delete("deployment", name, "-n", "kube-system")
+    stage.gone("pods", "-n", "kube-system", "-l", f"app={name}")
+    flags = ["controller", "--endpoint=unix:///csi/csi.sock"]
+    plugin = stages.container(f"{BUILT_IN}{driver}-plugin", flags, mounts={"/csi": "socket"})
+    stage.run(directory, [plugin], {"socket": stages.plugin_directory(directory)})
 
 
 def test_a_disk_is_made_and_removed(stage: Stage) -> None:
@@ -94,6 +101,18 @@ def test_a_disk_is_cloned(stage: Stage) -> None:
 
 def test_a_raw_device_is_given_to_a_pod(stage: Stage) -> None:
     stories.block(stage, "ebs")
+
+
+def test_two_nodes_share_a_directory(stage: Stage) -> None:
+    stage.claim("shared", "efs", accessModes=["ReadWriteMany"])
+    stage.pod("share-writer", stories.WRITE, {stories.DATA: "shared"}, node="worker-1")
+    stage.pod("share-reader", stories.READ, {stories.DATA: "shared"}, node="worker-2")
+    volume = stage.bound("shared")
+    assert volume["spec"]["csi"]["driver"] == "efs.csi.aws.com"
+    assert stories.attachments(stage, volume["metadata"]["name"]) == []  # shares are not attached
+    stories.remove(stage, "share-writer", "")
+    stories.remove(stage, "share-reader", "shared")
+    stage.gone("pv", volume["metadata"]["name"])
 
 
 def test_nothing_is_left_and_nobody_was_refused_anything(stage: Stage) -> None:

@@ -46,7 +46,7 @@ def dry_run(query: Query, verb: str) -> bool:
     values = query.all("dryRun")
     if not values:
         return False
-    if values != ["All"]:
+    if set(values) != {"All"}:
         raise Invalid.of(
             _WORDS.get(verb, "DeleteOptions"),
             "",

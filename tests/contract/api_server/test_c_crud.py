@@ -309,6 +309,27 @@ async def test_preconditions_and_contradictory_options(shared: Any) -> None:
         assert query.json["metadata"]["finalizers"] == ["foregroundDeletion"]
 
 
+async def test_put_with_a_uid_creates_nothing(shared: Any) -> None:
+    async with shared() as api:
+        body = {"metadata": {"name": "e", "uid": "abc"}}
+        refused = await api.put(api.at("endpoints", "e"), body)
+        assert (refused.status, refused.json["reason"]) == (409, "Conflict")
+        assert (
+            "Precondition failed: UID in precondition: abc, UID in object meta: " in refused.json["message"]
+        )
+
+
+async def test_what_a_writer_says_about_its_own_end_is_not_heard(shared: Any) -> None:
+    async with shared() as api:
+        body = config(a="1")
+        body["metadata"] |= {"deletionTimestamp": "2020-01-02T03:04:05Z", "uid": "mine"}
+        made = await make(api, api.at("configmaps"), body)
+        assert "deletionTimestamp" not in made["metadata"]
+        assert made["metadata"]["uid"] != "mine"
+        (owner,) = made["metadata"]["managedFields"]
+        assert owner["fieldsV1"] == {"f:data": {".": {}, "f:a": {}}}
+
+
 async def test_finalizers_cannot_be_added_to_a_deleting_object(shared: Any) -> None:
     async with shared() as api:
         body = {"metadata": {"name": "m", "finalizers": ["example.com/a"]}}

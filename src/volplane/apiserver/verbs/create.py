@@ -36,7 +36,13 @@ async def create(
     meta = shape.metadata(obj)
     if meta.resource_version:
         raise RevisionGiven("resourceVersion should not be set on objects to be created")
-    obj = shape.with_metadata(obj, structs.replace(meta, namespace=placed(entry, call, meta.namespace)))
+    fresh = structs.replace(
+        meta,
+        namespace=placed(entry, call, meta.namespace),
+        deletion_timestamp=None,
+        deletion_grace_period_seconds=None,
+    )
+    obj = shape.with_metadata(obj, fresh)
     if entry.kind.namespaced:
         await require_namespace(backend, entry, call, meta.name)
     obj = strategy.defaults(obj)

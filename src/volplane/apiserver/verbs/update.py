@@ -63,8 +63,11 @@ async def update(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
     except NotFound:
         if not entry.facts.create_on_update or call.subresource:
             raise
+        if meta.uid:
+            why = f"Precondition failed: UID in precondition: {meta.uid}, UID in object meta: "
+            raise Conflict.of(entry.kind, call.name, why) from None
         call.may("create")
-        bare = entry.shape.with_metadata(obj, structs.replace(meta, resource_version="", uid=""))
+        bare = entry.shape.with_metadata(obj, structs.replace(meta, resource_version=""))
         return await create(backend, entry, call, bare)
 
 

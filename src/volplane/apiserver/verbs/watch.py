@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from volplane.api.errors import Expired, Invalid, forbidden
+from volplane.api.errors import Expired, Invalid, forbidden, not_supported
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.feed import ADDED, Note
 from volplane.apiserver.registry import Entry
@@ -62,6 +62,8 @@ def check(asked: Asked) -> None:
     if asked.initial is not None and asked.match != "NotOlderThan":
         told = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
         causes.append(forbidden("resourceVersionMatch", told))
+    if asked.match not in ("", "NotOlderThan"):
+        causes.append(not_supported("resourceVersionMatch", asked.match, ("NotOlderThan",)))
     if causes:
         raise Invalid.of("ListOptions", "", causes, group="meta.k8s.io")
 

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import structs
 
 from volplane.api import codec
-from volplane.api.errors import Invalid, invalid
 from volplane.apiserver import decode
 from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend, Written
@@ -21,8 +20,6 @@ from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import placed
 from volplane.apiserver.verbs.update import check_name, modify
 from volplane.store import Record
-
-IMMUTABLE = "field is immutable"
 
 
 async def patch(
@@ -45,9 +42,6 @@ async def patch(
         meta = entry.shape.metadata(obj)
         check_name(call, meta)
         placed(entry, call, meta.namespace)
-        was = entry.shape.metadata(old).uid
-        if meta.uid and meta.uid != was:
-            raise Invalid.of(entry.kind, call.name, [invalid("metadata.uid", meta.uid, IMMUTABLE)])
         return obj
 
     written = await modify(backend, entry, call, changed)

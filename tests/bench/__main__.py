@@ -110,9 +110,8 @@ def main(given: Sequence[str] | None = None) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sizes = Sizes(quick=chosen.quick)
         figures = runner.run(measure(chosen.only, chosen.nodes, sizes, waits, tables))
-    print(
-        "\n\n".join([*filter(None, [table([f for f in figures if f.key not in tables])]), *tables.values()])
-    )
+    plain = [figure for figure in figures if figure.key not in tables]
+    print("\n\n".join([*([table(plain)] if plain else []), *tables.values()]))
     file = Path(f"bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
     facts |= {"nodes": chosen.nodes, "quick": chosen.quick, "waited_for_cpu": waits}
     file.write_bytes(document(figures, facts))

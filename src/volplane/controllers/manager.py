@@ -103,6 +103,7 @@ CONTROLLERS: Mapping[str, Entry] = {
         {"threshold": lambda s: s.terminated_pod_gc_threshold},
     ),
     "garbage-collector-controller": Entry("volplane.controllers.garbage.controller:Garbage"),
+    "resourcequota-controller": Entry("volplane.controllers.quota.controller:Quotas"),
     "namespace-controller": Entry("volplane.controllers.namespace.controller:Namespaces"),
     "certificatesigningrequest-controller": Entry(
         "volplane.controllers.csr.controller:SigningRequests",

@@ -9,8 +9,11 @@ import pytest
 
 from tests.contract.api_server.people import person
 from tests.contract.provisioning.stage import stage
+from tests.loops.inprocess import running
 from tests.support import scripted
-from volplane.api.core import PersistentVolumeClaim
+from volplane.api import codec
+from volplane.api.core import PersistentVolumeClaim, ResourceQuota
+from volplane.controllers.quota.controller import Quotas
 
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
@@ -128,6 +131,48 @@ async def test_a_namespace_limits_the_size_of_its_claims(served: Any) -> None:
         # What is there already may be written on.
         assert (await api.merge(f"{CLAIMS}/data", {"metadata": {"labels": {"a": "b"}}})).status == 200
         assert (await api.merge(f"{CLAIMS}/data", grown("5Gi"))).status == 200
+
+
+async def test_a_namespaces_quota_holds_for_the_number_and_the_size_of_its_claims(served: Any) -> None:
+    quotas = "/api/v1/namespaces/default/resourcequotas"
+    async with served() as api:
+        fast = "fast.storageclass.storage.k8s.io/persistentvolumeclaims"
+        hard = {"requests.storage": "3Gi", "persistentvolumeclaims": "10", fast: "1"}
+        await make(api, quotas, {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+        answers = await asyncio.gather(*(api.post(CLAIMS, claim(f"c{i}")) for i in range(5)))
+        assert sorted(a.status for a in answers) == [201, 201, 201, 403, 403]
+        told = next(a.json["message"] for a in answers if a.status == 403)
+        assert told.endswith(
+            "is forbidden: exceeded quota: q, requested: requests.storage=1Gi, used: requests.storage=3Gi, "
+            "limited: requests.storage=3Gi"
+        )
+        kept = next(i for i, a in enumerate(answers) if a.status == 201)
+        await api.merge(f"{CLAIMS}/c{kept}", {"metadata": {"finalizers": None}})
+        await api.delete(f"{CLAIMS}/c{kept}")
+        assert (await api.post(CLAIMS, claim("f", storageClassName="fast"))).status == 201
+        await api.merge(f"{quotas}/q", {"spec": {"hard": {"requests.storage": "9Gi"}}})
+        answer = await api.post(CLAIMS, claim("g", storageClassName="fast"))
+        assert answer.status == 403
+        assert f"requested: {fast}=1, used: {fast}=1, limited: {fast}=1" in answer.json["message"]
+
+
+@pytest.mark.virtual
+async def test_a_quota_tells_what_claims_use_of_it() -> None:
+    async with stage(roles=()) as s, running(Quotas(s.around.role("quota")).run()):
+        gold = {"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold"]}
+        for name, more in (("all", {}), ("gold", {"scopeSelector": {"matchExpressions": [gold]}})):
+            whole = {"hard": {"requests.storage": "5Gi", "persistentvolumeclaims": "9", "pods": "3"}, **more}
+            made = {"metadata": {"name": name, "namespace": "default"}, "spec": whole}
+            await s.client.create(codec.convert(ResourceQuota, made))
+        await s.claim("a", cls="")
+        await s.claim("b", cls="", volumeAttributesClassName="gold")
+        await asyncio.sleep(1)
+        used = {q.name: q.status.used for q in await s.client.list(ResourceQuota)}
+        assert used == {
+            "all": {"requests.storage": "2Gi", "persistentvolumeclaims": "2"},
+            "gold": {"requests.storage": "1Gi", "persistentvolumeclaims": "1"},
+        }
+        assert (await s.find(ResourceQuota, "all")).status.hard["pods"] == "3"
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,10 @@ from volplane.api.core import (
     TypedObjectReference,
 )
 from volplane.api.errors import Cause, Forbidden, forbidden, not_supported, required
+from volplane.api.kinds import Kind
 from volplane.api.storage import StorageClass
 from volplane.apiserver.strategies import checks, claim_limits, claim_spec
+from volplane.apiserver.strategies.claim_quotas import Quotas
 from volplane.apiserver.strategies.edit import changed, filled
 from volplane.apiserver.strategies.protection import protected
 from volplane.apiserver.strategy import Call, Strategy
@@ -44,25 +46,26 @@ SNAPSHOTS = "snapshot.storage.k8s.io"
 
 
 class ClaimStrategy(Strategy[PersistentVolumeClaim]):
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind)
+        self._quotas = Quotas()
+
     def defaults(self, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
         spec = filled(obj.spec, volume_mode="Filesystem")
         return changed(obj, spec=spec, status=filled(obj.status, phase="Pending"))
 
     async def admit_create(self, call: Call, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
         await claim_limits.check(call, obj)
-        obj = protected(obj, FINALIZER)
-        if obj.spec.storage_class_name is not None or BETA_CLASS in obj.metadata.annotations:
-            return obj
-        chosen = default_class(await call.reader.list(StorageClass))
-        if chosen is None:
-            return obj
-        return structs.replace(obj, spec=structs.replace(obj.spec, storage_class_name=chosen.name))
+        obj = await _classed(call, protected(obj, FINALIZER))
+        await self._quotas.check(call, None, obj)
+        return obj
 
     async def admit_update(
         self, call: Call, old: PersistentVolumeClaim, new: PersistentVolumeClaim
     ) -> PersistentVolumeClaim:
         if not call.subresource and _size(old) != _size(new):
             await claim_limits.check(call, new)
+            await self._quotas.check(call, old, new)
         if call.subresource or old.status.phase != "Bound" or not _grows(old, new):
             return new
         name = class_of(new)
@@ -119,6 +122,15 @@ class ClaimStrategy(Strategy[PersistentVolumeClaim]):
         for name, amount in new.status.capacity.items():
             wrong += checks.amount_not_negative(f"status.capacity[{name}]", amount)
         return wrong
+
+
+async def _classed(call: Call, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    if obj.spec.storage_class_name is not None or BETA_CLASS in obj.metadata.annotations:
+        return obj
+    chosen = default_class(await call.reader.list(StorageClass))
+    if chosen is None:
+        return obj
+    return structs.replace(obj, spec=structs.replace(obj.spec, storage_class_name=chosen.name))
 
 
 def default_class(classes: Iterable[StorageClass]) -> StorageClass | None:

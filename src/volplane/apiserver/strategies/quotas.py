@@ -1,4 +1,4 @@
-"""Limits and quotas as data: their own rules hold; else only claims are held to limits. Endpoints too."""
+"""Limits and quotas as data: their own rules hold; else only claims are held to them. Endpoints too."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Quotas: their status says how much of them the namespace's claims use."""

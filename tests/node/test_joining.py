@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from tests.loops.inprocess import running, until
 from volplane import apiserver
@@ -24,7 +25,7 @@ from volplane.client.client import Client
 from volplane.client.kubeconfig import load
 from volplane.cluster.apply import apply
 from volplane.controllers.csr.controller import SigningRequests
-from volplane.node.joining import KEY, PAIR, NotLetIn, join
+from volplane.node.joining import KEY, PAIR, NotLetIn, join, serving
 from volplane.store.memory import MemoryStore
 
 TOKEN = "abcdef.0123456789abcdef"
@@ -130,6 +131,40 @@ async def test_a_machine_that_was_killed_half_way_finds_its_request_again(tmp_pa
         assert len(await here.requests()) == 1
         assert await identity(here) == NAME
         assert not there(f"{here.pki}/{KEY}")
+
+
+async def test_a_node_asks_for_a_serving_certificate_that_a_person_approves(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here, here.signer():
+        await here.join()
+        transport = load(here.config)
+        node = Client(transport)
+        try:
+            asked = asyncio.create_task(serving(node, name=NAME, address="127.0.0.1", directory=here.pki))
+
+            async def requested() -> CertificateSigningRequest | None:
+                found = [r for r in await here.requests() if r.spec.signer_name.endswith("kubelet-serving")]
+                return found[0] if found else None
+
+            request = await until(requested, 60)
+            await asyncio.sleep(0.1)
+            assert not asked.done()
+            approved = {"type": "Approved", "status": "True", "reason": "Known", "message": "it is ours"}
+            await here.client.patch(
+                CertificateSigningRequest,
+                request.name,
+                merge={"status": {"conditions": [approved]}},
+                subresource="approval",
+            )
+            pair = await asyncio.wait_for(asked, 60)
+            made = x509.load_pem_x509_certificate(read(pair).encode())
+            names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            assert names.get_values_for_type(x509.DNSName) == [NAME]
+            assert len(await here.requests()) == 2
+            again = await serving(node, name=NAME, address="127.0.0.1", directory=here.pki)
+            assert (again, len(await here.requests())) == (pair, 2)
+        finally:
+            await node.close()
+            await transport.close()
 
 
 async def test_a_machine_that_is_denied_is_told_so(tmp_path: Path) -> None:

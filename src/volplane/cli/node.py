@@ -15,14 +15,13 @@ from volplane.cluster.images import Kit, by_account, images
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.node import runner
-from volplane.node.settings import NodeSettings
+from volplane.node.settings import NodeSettings, pki_of
 
 
 @click.command()
 @options(NodeSettings)
 @click.option("--kubeconfig", default="", help="where the API server is, and who we are")
 @click.option("--bootstrap-kubeconfig", default="", help="how to become a node while --kubeconfig is missing")
-@click.option("--cert-dir", default="", help="where that certificate is kept; <root-dir>/pki if empty")
 @click.option("--cover", multiple=True, help="a directory that no container may see")
 @click.option("--latency", default="", help="disks take as long as a cloud's: ebs, io2 or efs")
 @click.option("--shared-dir", default="/var/lib/volplane/efs", help="where shared file systems are")
@@ -30,7 +29,6 @@ def command(
     settings: NodeSettings,
     kubeconfig: str,
     bootstrap_kubeconfig: str,
-    cert_dir: str,
     cover: tuple[str, ...],
     latency: str,
     shared_dir: str,
@@ -40,8 +38,7 @@ def command(
 
     async def work(stop: asyncio.Event) -> None:
         if bootstrap_kubeconfig:
-            directory = cert_dir or os.path.join(settings.root_dir, "pki")
-            await until(stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, directory))
+            await until(stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, pki_of(settings)))
         if not stop.is_set():
             await _serve(settings, kubeconfig, cover, latency, shared_dir, stop)
 

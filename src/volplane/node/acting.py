@@ -159,6 +159,12 @@ class Actor:
         entry.verified = True
 
     async def _publish(self, entry: Entry, spec: Spec) -> None:
+        if (
+            spec.volume is not None
+            and spec.volume.spec.mount_options
+            and not entry.plugin.takes_mount_options
+        ):
+            raise _Failed("MountOptionSupport check", "mount options are not supported for this volume type")
         uid = spec.pod.uid
         held = entry.pods.setdefault(uid, Held(spec.place))
         before = held.state

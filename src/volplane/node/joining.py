@@ -8,9 +8,12 @@ more afterwards.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import ipaddress
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -29,6 +32,7 @@ from cryptography.x509.oid import NameOID
 from volplane.api.certificates import CertificateSigningRequest, CertificateSigningRequestSpec
 from volplane.api.errors import APIError, Unavailable
 from volplane.api.meta import ObjectMeta
+from volplane.base import clock
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.host import atomic_write
@@ -39,6 +43,11 @@ SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 USAGES = ("digital signature", "client auth")
 PAIR = "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
 KEY = "kubelet-client.key.tmp"
+SERVING_SIGNER = "kubernetes.io/kubelet-serving"
+SERVING_USAGES = ("digital signature", "server auth")
+SERVING, SERVING_KEY = "kubelet-server-current.pem", "kubelet-server.key.tmp"
+AUTHORITY = "ca.crt"  # of the cluster that has let us in: who may use this node's API
+RENEWED = 0.2  # of its life; with less than that left a certificate is asked for again
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 
 
@@ -55,7 +64,7 @@ async def join(*, name: str, bootstrap: str, config: str, directory: str) -> Non
     transport = kubeconfig.load(bootstrap, agent="kubelet")
     client = Client(transport, component="kubelet")
     try:
-        certificate = await _certificate(client, name, key)
+        certificate = await _certificate(client, SIGNER, USAGES, _request(name, key))
     finally:
         await client.close()
         await transport.close()
@@ -72,16 +81,46 @@ def _write(name: str, bootstrap: str, config: str, directory: Path, both: bytes)
     pair = directory / PAIR
     atomic_write(str(pair), both, 0o600, durable=True)
     user = {"client-certificate": str(pair), "client-key": str(pair)}
-    mine = yaml.safe_dump(kubeconfig.for_user(bootstrap, f"system:node:{name}", user))
+    config_of = kubeconfig.for_user(bootstrap, f"system:node:{name}", user)
+    if authority := config_of["clusters"][0]["cluster"].get("certificate-authority-data"):
+        atomic_write(str(directory / AUTHORITY), base64.b64decode(authority), 0o644)
+    mine = yaml.safe_dump(config_of)
     os.makedirs(os.path.dirname(os.path.abspath(config)), exist_ok=True)
     atomic_write(config, mine.encode(), 0o600, durable=True)
     (directory / KEY).unlink(missing_ok=True)
 
 
-async def _certificate(client: Client, name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+async def serving(client: Client, *, name: str, address: str, directory: str) -> str:
+    """The file with the certificate under which this node's API is reached; a person has to approve it.
+
+    Raises NotLetIn.
+    """
+    pair = Path(directory) / SERVING
+    if _is_good(pair):
+        return str(pair)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    key = _key(Path(directory) / SERVING_KEY)
+    request = _request(name, key, (name, address))
+    text = await _certificate(client, SERVING_SIGNER, SERVING_USAGES, request)
+    atomic_write(str(pair), text + _text(key), 0o600, durable=True)
+    (Path(directory) / SERVING_KEY).unlink(missing_ok=True)
+    return str(pair)
+
+
+def _is_good(pair: Path) -> bool:
+    """There, and valid for another while."""
+    try:
+        held = x509.load_pem_x509_certificate(pair.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return False
+    left = held.not_valid_after_utc - clock.wall()
+    return left > (held.not_valid_after_utc - held.not_valid_before_utc) * RENEWED
+
+
+async def _certificate(client: Client, signer: str, usages: tuple[str, ...], text: bytes) -> bytes:
     request = CertificateSigningRequest(
-        metadata=ObjectMeta(name=_request_name(key)),
-        spec=CertificateSigningRequestSpec(request=_request(name, key), signer_name=SIGNER, usages=USAGES),
+        metadata=ObjectMeta(name=_request_name(text)),
+        spec=CertificateSigningRequestSpec(request=text, signer_name=signer, usages=usages),
     )
     pause = FIRST_PAUSE
     while True:
@@ -131,17 +170,28 @@ def _text(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _request(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+def _request(name: str, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str] = ()) -> bytes:
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
             x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{name}"),
         ]
     )
-    signed = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    return signed.public_bytes(Encoding.PEM)
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    if hosts:
+        names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
-def _request_name(key: ec.EllipticCurvePrivateKey) -> str:
-    public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _request_name(text: bytes) -> str:
+    key = x509.load_pem_x509_csr(text).public_key()
+    public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return f"node-csr-{hashlib.sha256(public).hexdigest()}"

@@ -36,7 +36,7 @@ from volplane.node.pods.keeper import Pods
 from volplane.node.pods.runtimes import Runtimes
 from volplane.node.pods.worker import Shared
 from volplane.node.reconstruct import attachability, reconstruct
-from volplane.node.settings import NodeSettings
+from volplane.node.settings import NodeSettings, pki_of
 from volplane.node.sources import Sources
 from volplane.node.stats import VolumeStats
 from volplane.node.status import NodeObject
@@ -127,14 +127,31 @@ class NodeRole:
     async def _listen(self) -> None:
         """The kubelet's API; without a certificate there is none."""
         settings = self.settings
-        if not settings.tls_cert_file:
+        if settings.tls_cert_file:
+            await self._open(settings.tls_cert_file, settings.tls_private_key_file)
+        elif settings.rotate_server_certificates:
+            self._spawn(self._listen_when_certified(), "serving certificate")
+
+    async def _listen_when_certified(self) -> None:
+        """Pods run meanwhile; only logs and commands have to wait for the certificate."""
+        from volplane.node import joining  # what it needs is large, and most nodes do not need it
+
+        settings = self.settings
+        try:
+            pair = await joining.serving(
+                self.client, name=self.name, address=settings.node_ip, directory=pki_of(settings)
+            )
+        except joining.NotLetIn as error:
+            log.error("nobody can reach this node's API: %s", error)
             return
-        context = await self.host.call(
-            tls.server_context,
-            settings.tls_cert_file,
-            settings.tls_private_key_file,
-            settings.client_ca_file or None,
-        )
+        await self._open(pair, pair)
+        self.object.say_again()
+
+    async def _open(self, certificate: str, key: str) -> None:
+        settings = self.settings
+        known = f"{pki_of(settings)}/ca.crt"  # of the cluster that has let this machine in
+        clients = settings.client_ca_file or (known if await self.host.call(os.path.exists, known) else None)
+        context = await self.host.call(tls.server_context, certificate, key, clients)
         server = await web.serve(self.api, host=settings.address, port=settings.port, ssl=context)
         self._stack.push_async_callback(server.close, 0.0)
         self.object.port = server.port

@@ -14,6 +14,8 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     node_ip: str = "127.0.0.1"
     address: str = "127.0.0.1"  # where the kubelet's API listens
     port: int = 0
+    cert_dir: str = ""  # where certificates of this node's own are kept; <root-dir>/pki if empty
+    rotate_server_certificates: bool = False  # without --tls-cert-file: ask the cluster for a certificate
     tls_cert_file: str = ""
     tls_private_key_file: str = ""
     client_ca_file: str = ""
@@ -38,3 +40,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     cluster_host: str = ""  # KUBERNETES_SERVICE_HOST of the containers
     cluster_port: int = 0
     shutdown_grace_period: float = 30.0  # for all pods together when the node stops
+
+
+def pki_of(settings: NodeSettings) -> str:
+    return settings.cert_dir or f"{settings.root_dir}/pki"

@@ -162,6 +162,10 @@ class NodeObject:
             self.not_ready = problem
             self._status_changed.set()
 
+    def say_again(self) -> None:
+        """Something of what the status says has changed."""
+        self._status_changed.set()
+
     # --- keeping up
 
     async def run(self) -> None:

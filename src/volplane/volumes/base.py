@@ -126,6 +126,7 @@ class Site(Struct):
 class Plugin:
     name: ClassVar[str]
     words: ClassVar[Words] = MOUNTED
+    takes_mount_options: ClassVar[bool] = False
 
     def __init__(self, site: Site) -> None:
         self.site = site

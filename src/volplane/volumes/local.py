@@ -24,6 +24,7 @@ from volplane.volumes.base import (
 
 class Local(Plugin):
     name = "kubernetes.io/local-volume"
+    takes_mount_options = True
 
     def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return volume is not None and volume.spec.local is not None and volume.spec.volume_mode != "Block"

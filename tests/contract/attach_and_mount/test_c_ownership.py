@@ -251,3 +251,17 @@ async def test_recursive_read_only_counts_for_what_is_mounted_below(wish: str | 
         assert status.state.terminated.exit_code == code
         (told,) = status.volume_mounts
         assert told.recursive_read_only == ("Enabled" if code == 3 else "Disabled")
+
+
+async def test_mount_options_of_a_volume_that_is_not_mounted_are_refused() -> None:
+    async with node_world() as here:
+        await here.start()
+        path = {"path": here.directory}
+        body = {"csi": None, "hostPath": path, "mountOptions": ["noatime"]}
+        await here.volume(attached=False, **body)
+        await here.pod(claim="data")
+        await here.until_told(
+            'MountVolume.MountOptionSupport check failed for volume "pv-data" : mount options are not'
+        )
+        await here.delete(grace=0)
+        await here.until_phase("gone")

@@ -48,6 +48,7 @@ class NotAttached(Transient):
 
 class Csi(Plugin):
     name = "kubernetes.io/csi"
+    takes_mount_options = True
 
     def __init__(
         self, site: Site, drivers: Drivers, objects: Cache[CSIDriver], tokens: Tokens | None = None

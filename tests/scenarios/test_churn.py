@@ -1,0 +1,104 @@
+"""Pods with volumes come and go, over and over: nothing leaks, and the process does not grow.
+
+`VOLPLANE_CHURN=100x20` makes it a hundred pods and twenty rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.up import Up, wait_until
+
+pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
+
+PODS, ROUNDS = map(int, os.environ.get("VOLPLANE_CHURN", "12x3").split("x"))
+LONG = 300.0
+GROWTH = 1.10  # of what it needed after the second round
+SLACK = 4.0  # MB; a small process may grow by that much without a leak
+EVENT = 0.006  # MB for each event that the API server keeps, which it does for an hour
+
+
+@pytest.fixture
+def up() -> Iterator[Up]:
+    cluster = Up(nodes=4)
+    with cluster:
+        yield cluster
+    assert cluster.leftovers() == {}
+
+
+def claim(number: int) -> dict[str, Any]:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "gp3",
+        "resources": {"requests": {"storage": "16Mi"}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": f"c{number}"},
+        "spec": spec,
+    }
+
+
+def pod(number: int) -> dict[str, Any]:
+    container = {
+        "name": "c",
+        "image": "busybox",
+        "command": ["sh", "-c", "echo x >> /data/rounds; exec sleep 1000"],
+        "volumeMounts": [{"name": "v", "mountPath": "/data"}],
+    }
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": f"c{number}"}}]
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [container], "volumes": volumes}
+    metadata = {"name": f"p{number}", "labels": {"app": "churn"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def listed(*objects: dict[str, Any]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+def resident(pid: int) -> float:
+    """Megabytes."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Rss:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no Rss")
+
+
+def one_round(up: Up) -> None:
+    up.kubectl("apply", "-f", "-", stdin=listed(*map(pod, range(PODS))))
+
+    def all_run() -> bool:
+        phases = [p["status"].get("phase") for p in up.items("pods", "-l", "app=churn")]
+        return phases == ["Running"] * PODS
+
+    wait_until("all pods run", all_run, LONG)
+    up.kubectl("delete", "pods", "-l", "app=churn", "--wait=false")
+    wait_until("all pods are gone", lambda: up.items("pods", "-l", "app=churn") == [], LONG)
+    wait_until("all disks are detached", lambda: up.items("volumeattachments") == [], LONG)
+
+
+def test_pods_with_volumes_come_and_go_and_nothing_is_left(up: Up) -> None:
+    up.kubectl("apply", "-f", "-", stdin=listed(*map(claim, range(PODS))))
+    idle = up.leftovers()
+    memory: list[float] = []
+    events: list[int] = []
+    for _ in range(ROUNDS):
+        one_round(up)
+        memory.append(resident(up.pid))
+        events.append(len(up.items("events")))
+    assert up.leftovers() == idle  # its own shared roots, and nothing of any pod
+    allowed = memory[1] * GROWTH + SLACK + (events[-1] - events[1]) * EVENT
+    assert memory[-1] <= allowed, (memory, events)
+    up.kubectl("apply", "-f", "-", stdin=listed(pod(0)))
+    up.wait_running("p0", LONG)
+    written = up.kubectl("exec", "p0", "--", "cat", "/data/rounds").split()
+    assert len(written) == ROUNDS + 1  # no round has lost what an earlier one had written
+    up.kubectl("delete", "pod", "p0")
+    up.kubectl("delete", "pvc", "--all")

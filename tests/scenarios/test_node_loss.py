@@ -81,6 +81,11 @@ def is_ready(up: Up, node: str) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
+def fenced(up: Up, node: str) -> bool:
+    taints = up.get("node", node)["spec"].get("taints", [])
+    return "node.kubernetes.io/out-of-service" in {t["key"] for t in taints}
+
+
 def moved(up: Up, lost: str) -> bool:
     now = where(up)
     return len(now) == 3 and lost not in now.values() and ready(up)
@@ -132,6 +137,28 @@ def test_a_node_out_of_service_gives_its_pods_up_and_comes_back_clean(cluster: U
     wait_until("the node is back", lambda: is_ready(up, lost), PATIENCE)
     up.kubectl("taint", "node", lost, "node.kubernetes.io/out-of-service-")
     wait_until("it holds nothing any more", lambda: not _volumes(up, lost), PATIENCE)
+
+
+@pytest.mark.peer("aws")
+def test_a_node_whose_instance_is_off_is_fenced_without_anybodys_word(cluster: Up) -> None:
+    up = cluster
+    if not up.items("statefulsets"):
+        up.apply(SET)
+    wait_until("three replicas run", lambda: ready(up), PATIENCE)
+    before = where(up)
+    lost = before["disk-2"]
+    count = {pod: len(lives(up, pod)) for pod in before}
+    drivers = up.get("csinode", lost)["spec"]["drivers"]
+    (instance,) = [d["nodeID"] for d in drivers if d["name"] == "ebs.csi.aws.com"]
+    crash(up, lost)
+    up.aws("stop-instances", "--instance-ids", instance)
+    wait_until("all replicas run elsewhere", lambda: moved(up, lost), PATIENCE)
+    assert fenced(up, lost)
+    for pod, node in before.items():
+        assert len(lives(up, pod)) == count[pod] + (node == lost)
+    up.aws("start-instances", "--instance-ids", instance)
+    crash(up, lost, "--revive")
+    wait_until("the node is back", lambda: is_ready(up, lost) and not fenced(up, lost), PATIENCE)
 
 
 def test_a_drained_node_is_left_one_by_one_as_the_budget_allows(cluster: Up) -> None:

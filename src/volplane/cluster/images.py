@@ -21,7 +21,7 @@ from volplane.drivers import ebs, efs
 from volplane.host import Host
 from volplane.loops.controller import Unable
 from volplane.node.containers.task import TaskContext, TaskImage
-from volplane.sidecars import attacher, liveness, provisioner, registrar, resizer, snapshotter
+from volplane.sidecars import attacher, fencer, liveness, provisioner, registrar, resizer, snapshotter
 
 T = TypeVar("T", bound=Struct)
 C = TypeVar("C", provisioner.Settings, attacher.Settings, resizer.Settings, snapshotter.Settings)
@@ -96,6 +96,15 @@ def images(kit: Kit) -> dict[str, TaskImage]:
         settings = _found(context, _settings(liveness.Settings, context.args))
         await _until_stopped(context, liveness.run(settings))
 
+    async def node_fencer(context: TaskContext) -> None:
+        ec2 = await ebs.connect(kit.account, kit.host)
+        try:
+            async with kit.client("node-fencer", context) as client:
+                work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off)
+                await _until_stopped(context, work)
+        finally:
+            await ec2.close()
+
     return {
         "volplane/ebs-plugin": ebs_plugin,
         "volplane/efs-plugin": efs_plugin,
@@ -109,6 +118,7 @@ def images(kit: Kit) -> dict[str, TaskImage]:
         ),
         "volplane/csi-node-driver-registrar": node_driver_registrar,
         "volplane/livenessprobe": livenessprobe,
+        "volplane/node-fencer": node_fencer,
     }
 
 

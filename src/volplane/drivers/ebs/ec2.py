@@ -189,6 +189,17 @@ class Ec2:
         given = {"InstanceId": instance, "AvailabilityZone": zone, "DeviceDirectory": directory}
         await self.call("RegisterInstance", given | {"PrivateDnsName": name})
 
+    async def is_off(self, instance: str) -> bool:
+        """Stopped or gone for good; an instance that is on its way there, or unknown, is not off."""
+        try:
+            answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
+        except Refused as error:
+            if error.code.startswith("InvalidInstanceID"):
+                return False
+            raise
+        state = answer.findtext("reservationSet/item/instancesSet/item/instanceState/name", "")
+        return state in ("stopped", "terminated")
+
     async def power(self, instance: str, *, running: bool) -> None:
         await self.call("StartInstances" if running else "StopInstances", {"InstanceId.1": instance})
 

@@ -1,0 +1,83 @@
+"""node-fencer: which silent nodes are fenced, and which come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from tests.controllers.objects import DRIVER, node
+from tests.loops.inprocess import running, until, world
+from volplane.api import codec
+from volplane.api.core import Node, Taint
+from volplane.api.storage import CSINode
+from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.sidecars.fencer.controller import Fencer
+from volplane.sidecars.fencer.plan import PERIOD, PROVEN, Fence, Release, plan
+
+OTHER = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
+BY_HAND = Taint(key=PROVEN.key, value="by-hand", effect="NoExecute")
+
+
+def tainted(ready: bool, *taints: Taint) -> Node:
+    made = node("a", ready=ready)
+    return structs.replace(made, spec=structs.replace(made.spec, taints=taints))
+
+
+RUNNING = Wait(PERIOD, "a does not answer, but its instance i-1 is not known to be off")
+UNKNOWN = Wait(UNTIL_CHANGED, "a does not answer, and nobody knows which instance it is")
+
+
+@pytest.mark.parametrize(
+    ("found", "instance", "off", "steps"),
+    [
+        pytest.param(tainted(True), "i-1", False, [], id="it answers"),
+        pytest.param(tainted(False, OTHER), "i-1", True, [Fence((OTHER, PROVEN))], id="silent and off"),
+        pytest.param(tainted(False), "i-1", False, [RUNNING], id="silent, but on"),
+        pytest.param(tainted(False), "", False, [UNKNOWN], id="silent, and nobody knows its instance"),
+        pytest.param(tainted(False, PROVEN), "i-1", True, [], id="fenced already"),
+        pytest.param(tainted(False, BY_HAND), "i-1", True, [], id="an operator was faster"),
+        pytest.param(tainted(True, PROVEN, OTHER), "i-1", False, [Release((OTHER,))], id="back again"),
+        pytest.param(tainted(True, BY_HAND), "i-1", False, [], id="an operator's taint is the operator's"),
+    ],
+)
+def test_plan(found: Node, instance: str, off: bool, steps: list[Any]) -> None:
+    assert list(plan(found, instance, off)) == steps
+
+
+@pytest.mark.virtual
+async def test_a_silent_node_is_fenced_when_its_instance_is_off_and_released_when_it_answers() -> None:
+    off: set[str] = set()
+
+    async def is_off(instance: str) -> bool:
+        return instance in off
+
+    async def ready(client: Any, word: str) -> None:
+        conditions = [{"type": "Ready", "status": word}]
+        patch = {"status": {"conditions": conditions}}
+        await client.patch(Node, "a", merge=patch, subresource="status")
+
+    async with world() as around:
+        client = around.client
+        await client.create(node("a"))
+        driver = {"name": DRIVER, "nodeID": "i-1", "topologyKeys": []}
+        whole = {"metadata": {"name": "a"}, "spec": {"drivers": [driver]}}
+        await client.create(codec.convert(CSINode, whole))
+
+        async def fenced() -> bool:
+            return PROVEN.key in {t.key for t in (await client.get(Node, "a")).spec.taints}
+
+        fencer = Fencer(around.role("node-fencer"), driver=DRIVER, is_off=is_off)
+        async with running(fencer.run()):
+            await ready(client, "Unknown")
+            with pytest.raises(TimeoutError):
+                await until(fenced, 600.0)
+            off.add("i-1")
+            await until(fenced, 2 * PERIOD)
+            await ready(client, "True")
+
+            async def free() -> bool:
+                return not await fenced()
+
+            await until(free)

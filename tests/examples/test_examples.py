@@ -39,13 +39,14 @@ def test_a_claim_and_a_pod(up: Up) -> None:
     wait_until("nothing is left", lambda: up.items("pv") == [] or None)
 
 
-def test_a_snapshot_and_a_volume_as_it_was_then(up: Up) -> None:
-    example = EXAMPLES / "02-snapshot-and-restore"
+@pytest.mark.parametrize("name", ["02-snapshot-and-restore", "03-shared-volume"])
+def test_the_commands_print_what_the_readme_says(up: Up, name: str) -> None:
+    example = EXAMPLES / name
     readme = (example / "README.md").read_text()
     commands, expected = readme.split("```")[1], readme.split("```")[3].strip()
     last = ""
     for line in filter(None, commands.splitlines()):
-        words = shlex.split(line.replace("examples/02-snapshot-and-restore", str(example)))
+        words = shlex.split(line.replace(f"examples/{name}", str(example)))
         last = up.kubectl(*words[1:])
     assert last.strip() == expected
     up.kubectl("delete", "-f", str(example), "--timeout=60s")

@@ -15,7 +15,8 @@ from volplane.api.meta import Resource
 from volplane.client.client import Client
 
 ROLES = "roles.yaml"  # what the other manifests' pods, and the roles as processes, may do
-MANIFESTS = (ROLES, "classes.yaml", "ebs.yaml", "snapshots.yaml", "snapshotclasses.yaml", "efs.yaml")
+# The kinds of snapshots before those who look once, at their start, whether there are any.
+MANIFESTS = (ROLES, "classes.yaml", "snapshots.yaml", "ebs.yaml", "snapshotclasses.yaml", "efs.yaml")
 
 _CUSTOM = {kind.type for kind in kinds.KNOWN}
 _KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.KNOWN}

@@ -19,7 +19,7 @@ from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.loops.controller import Unable
 from volplane.loops.events import Recorder
-from volplane.sidecars import STARTUP_CALL, Driver, alive, connected, health, lead
+from volplane.sidecars import STARTUP_CALL, Driver, beside
 from volplane.sidecars.provisioner.controller import (
     COMPONENT,
     Capacities,
@@ -51,38 +51,42 @@ async def run(
     here = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else ""
     if settings.node_deployment and not here:
         raise Unable("--node-deployment needs to know its node: NODE_NAME is not set")
-    endpoint = settings.http_endpoint or settings.metrics_address
-    async with (
-        health(endpoint, {"/healthz/leader-election": alive}, settings.metrics_path),
-        connected(settings.csi_address, COMPONENT, caller) as driver,
-    ):
+
+    async def work(driver: Driver) -> None:
         if settings.enable_capacity and "GET_CAPACITY" not in driver.controller:
             raise Unable(f"--enable-capacity needs a driver with GET_CAPACITY, and {driver.name} has none")
         turns = await _turns(client, driver, settings, here) if here else None
+        millis = int(clock.wall().timestamp() * 1000)
+        stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (f"-{here}" if here else "")
+        async with Recorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
+            changed = await _publish(client, driver, settings, events, turns, group, me, namespace)
+            snapshots = "CREATE_DELETE_SNAPSHOT" in driver.controller and await serves_snapshots(client)
+            claims = Claims(
+                client,
+                driver,
+                settings,
+                events=events,
+                identity=stamp,
+                snapshots=snapshots,
+                turns=turns,
+                changed=changed,
+            )
+            group.create_task(claims.run())
+            volumes = Volumes(client, driver, settings, events=events, turns=turns, changed=changed)
+            group.create_task(volumes.run())
+            if driver.controller & {"CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME"}:
+                group.create_task(Guard(client, driver, settings, events=events).run())
 
-        async def work() -> None:
-            millis = int(clock.wall().timestamp() * 1000)
-            stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (f"-{here}" if here else "")
-            async with Recorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
-                changed = await _publish(client, driver, settings, events, turns, group, me, namespace)
-                snapshots = "CREATE_DELETE_SNAPSHOT" in driver.controller and await serves_snapshots(client)
-                claims = Claims(
-                    client,
-                    driver,
-                    settings,
-                    events=events,
-                    identity=stamp,
-                    snapshots=snapshots,
-                    turns=turns,
-                    changed=changed,
-                )
-                group.create_task(claims.run())
-                volumes = Volumes(client, driver, settings, events=events, turns=turns, changed=changed)
-                group.create_task(volumes.run())
-                if driver.controller & {"CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME"}:
-                    group.create_task(Guard(client, driver, settings, events=events).run())
-
-        await lead(client, settings, sanitize_driver(driver.name), work, identity=me, namespace=namespace)
+    await beside(
+        client,
+        settings,
+        COMPONENT,
+        lambda driver: sanitize_driver(driver.name),
+        work,
+        caller=caller,
+        identity=me,
+        namespace=namespace,
+    )
 
 
 async def _turns(client: Client, driver: Driver, settings: Settings, node: str) -> Turns:

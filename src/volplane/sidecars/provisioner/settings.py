@@ -2,17 +2,12 @@
 off.
 """
 
-from collections.abc import Mapping
-
-from volplane.sidecars import Election
+from volplane.sidecars import Common
 
 
-class Settings(Election, frozen=True, kw_only=True):
-    csi_address: str = "/run/csi/socket"
+class Settings(Common, frozen=True, kw_only=True):
     timeout: float = 10.0
     worker_threads: int = 100
-    retry_interval_start: float = 1.0
-    retry_interval_max: float = 300.0
     volume_name_prefix: str = "pvc"
     volume_name_uuid_length: int = -1
     strict_topology: bool = False
@@ -34,21 +29,14 @@ class Settings(Election, frozen=True, kw_only=True):
     node_deployment_immediate_binding: bool = True
     node_deployment_base_delay: float = 20.0
     node_deployment_max_delay: float = 60.0
-    kube_api_qps: float = 0.0
-    kube_api_burst: int = 0
-    http_endpoint: str = ""
-    metrics_address: str = ""
-    metrics_path: str = "/metrics"
     enable_pprof: bool = False  # accepted, like the next one: they are about Go's run time
     automaxprocs: bool = False
-    feature_gates: Mapping[str, bool] = {}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.worker_threads < 1:
             raise ValueError("option -worker-threads must be greater than zero")
         if self.node_deployment and self.leader_election:
             raise ValueError("--node-deployment and --leader-election exclude each other")
-        if self.http_endpoint and self.metrics_address:
-            raise ValueError("only one of `--metrics-address` and `--http-endpoint` can be set.")
         if not self.volume_name_prefix:
             raise ValueError("volume name prefix cannot be empty")

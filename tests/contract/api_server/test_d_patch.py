@@ -192,6 +192,14 @@ async def test_other_patch_types_are_415_listing_the_accepted_ones(shared: Any) 
         assert (await api.call("PATCH", path, {}, type=f"{MERGE}; charset=utf-8")).status == 200
 
 
+async def test_a_patch_for_another_uid_is_409(shared: Any) -> None:
+    async with shared() as api:
+        await make(api, api.at("configmaps"), config())
+        namesake = await api.merge(api.at("configmaps", "m"), {"metadata": {"uid": "another"}, "data": {}})
+        assert (namesake.status, namesake.json["reason"]) == (409, "Conflict")
+        assert "Precondition failed: UID in precondition: another" in namesake.json["message"]
+
+
 async def test_a_patch_of_a_missing_object_is_404(shared: Any) -> None:
     async with shared() as api:
         assert (await api.merge(api.at("configmaps", "none"), {})).status == 404

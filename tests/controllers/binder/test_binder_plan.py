@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from volplane.api import codec
-from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as p
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
@@ -59,6 +59,19 @@ def volume(
 def storage_class(mode: str = "Immediate", provisioner: str = "ebs.csi.aws.com") -> StorageClass:
     whole = {"metadata": {"name": "fast"}, "provisioner": provisioner, "volumeBindingMode": mode}
     return codec.convert(StorageClass, whole)
+
+
+SCRUBBED: dict[str, Any] = {
+    "persistentVolumeReclaimPolicy": "Recycle",
+    "csi": None,
+    "hostPath": {"path": "/srv/data"},
+}
+NO_SCRUB = "Recycle failed: the pod that deletes its files failed"
+
+
+def scrubber(phase: str) -> Pod:
+    metadata = {"name": "recycler-for-v", "namespace": "default"}
+    return codec.convert(Pod, {"metadata": metadata, "status": {"phase": phase}})
 
 
 def told(step: object) -> str:
@@ -376,6 +389,34 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
             f"Warning VolumeFailedRecycle: {p.NO_RECYCLER}",
             f"Wait: {p.NO_RECYCLER}",
         ],
+    ),
+    "5.51 Recycle, still used": (
+        VolumeView(volume("Released", "u-c", **SCRUBBED), users=("default/web", "default/api")),
+        [
+            "Normal VolumeFailedRecycle: Volume is used by pods: default/api, default/web",
+            "Wait: Volume is used by pods: default/api, default/web",
+        ],
+    ),
+    "5.52 Recycle begins": (
+        VolumeView(volume("Released", "u-c", **SCRUBBED)),
+        ["Scrub", "Wait: its files are being deleted"],
+    ),
+    "5.53 Recycle done": (
+        VolumeView(volume("Released", "u-c", **SCRUBBED), scrubber=scrubber("Succeeded")),
+        ["Sweep", "Normal VolumeRecycled: Volume recycled", "Unbind", "Turn Available"],
+    ),
+    "5.54 Recycle failed": (
+        VolumeView(volume("Released", "u-c", **SCRUBBED), scrubber=scrubber("Failed")),
+        [
+            "Sweep",
+            f"Turn Failed {NO_SCRUB}",
+            f"Warning VolumeFailedRecycle: {NO_SCRUB}",
+            f"Wait: {NO_SCRUB}",
+        ],
+    ),
+    "5.55 Recycle goes on": (
+        VolumeView(volume("Released", "u-c", **SCRUBBED), scrubber=scrubber("Running")),
+        ["Wait: pod recycler-for-v deletes its files"],
     ),
     "5.6 unknown policy": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Burn")),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from volplane.node.plan import (
+    UNMANAGED,
+    Expand,
     Forget,
     Outcome,
     Publish,
@@ -92,6 +94,22 @@ CASES = {
     "a volume without a device is only published": (volume(name="x", wanted=("a",)), [Publish("a")]),
     "a driver without attach is staged at once": (
         volume(name="x", wanted=("a",), staged=True),
+        [Stage("a"), Publish("a")],
+    ),
+    "a disk that has grown is expanded through a pod that has it": (
+        volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}, growing="a"),
+        [Expand("a")],
+    ),
+    "a pod that waits does not keep the others' disk small": (
+        volume(**READY, wanted=("a", "b"), device=MOUNTED, pods={"a": MOUNTED}, growing="a"),
+        [Expand("a"), Publish("b")],
+    ),
+    "a node that attaches for itself cannot have a CSI volume attached": (
+        volume(**DISK, wanted=("a",), managed=False),
+        [Refuse("a", UNMANAGED, attach=True)],
+    ),
+    "without attach it does not matter who attaches": (
+        volume(name="x", wanted=("a",), staged=True, managed=False),
         [Stage("a"), Publish("a")],
     ),
     "ReadWriteOncePod refuses the second pod": (

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 CACHE = Path(os.environ.get("VOLPLANE_CACHE", "~/.cache/volplane")).expanduser()
 DEBIAN = 20  # minor version
+PATIENCE = 60.0
 
 
 class Program(Struct, frozen=True):
@@ -61,7 +62,9 @@ def _unpacked() -> list[Program]:
             return []
         with tempfile.TemporaryDirectory(prefix="vp-deb-") as directory:
             asked = ["apt-get", "download", "-qq", "kubernetes-client"]
-            if subprocess.run(asked, cwd=directory, capture_output=True, check=False).returncode:
+            try:
+                subprocess.run(asked, cwd=directory, capture_output=True, check=True, timeout=PATIENCE)
+            except subprocess.SubprocessError:
                 return []
             (package,) = Path(directory).glob("*.deb")
             subprocess.run(["dpkg-deb", "-x", str(package), f"{directory}/x"], check=True)

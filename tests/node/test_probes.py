@@ -95,12 +95,14 @@ def test_a_port_may_be_named() -> None:
 # --- probes
 
 
-async def test_a_container_that_is_not_alive_is_ended_and_started_again() -> None:
+@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+async def test_a_container_that_is_not_alive_is_ended_and_started_again(policy: str) -> None:
     async with node_world() as here:
         await here.start()
         script = "trap 'exit 0' TERM; touch /tmp/ok; sleep 1; rm /tmp/ok; sleep 1000 & wait"
         liveness = probe(run("cat", "/tmp/ok"), initialDelaySeconds=2)
-        await here.pod(container=shell(script, livenessProbe=liveness))
+        # It ends without an error when it is asked to; that is no success.
+        await here.pod(container=shell(script, livenessProbe=liveness), restartPolicy=policy)
 
         async def again() -> bool:
             return bool((await status(here)).restart_count >= 1)

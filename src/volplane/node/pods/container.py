@@ -64,6 +64,7 @@ class ContainerLoop:
         self._pod, self._changed, self._volumes = pod, changed, volumes
         self._backoff = Backoff()
         self._asked = False  # its hook has been told that the end is near
+        self._unhealthy = False  # a probe has decided that it is to end
 
     @property
     def id(self) -> str:
@@ -157,7 +158,7 @@ class ContainerLoop:
         if previous is not None:
             self._backoff = self._backoff.restarted()
         started = state.running and self.container.startup_probe is None and self._hook("start") is None
-        self._asked = False
+        self._asked = self._unhealthy = False
         self._set(
             current=attempt_of(state, scheme),
             previous=previous,
@@ -253,7 +254,8 @@ class ContainerLoop:
         )
 
     async def _kill(self, sort: Sort, grace: float | None) -> None:
-        again = "" if self.policy == "Never" else ", will be restarted"
+        self._unhealthy = self.policy != "Never"
+        again = ", will be restarted" if self._unhealthy else ""
         words = f"Container {self.container.name} failed {sort.lower()} probe{again}"
         await self._end(self._grace if grace is None else grace, words)
 
@@ -295,7 +297,7 @@ class ContainerLoop:
             )
         ended = attempt_of(state, self.kit.runtimes.scheme(self.container.image))
         words = await self.kit.builder.message(self._pod(), self.container, current.number)
-        return structs.replace(ended, message=words or ended.message)
+        return structs.replace(ended, message=words or ended.message, unhealthy=self._unhealthy)
 
     def _hold_back(self, why: str) -> None:
         pod, name = self._pod(), self.container.name

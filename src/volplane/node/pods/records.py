@@ -21,10 +21,11 @@ class Attempt(Struct, frozen=True):
     reason: str = ""
     message: str = ""
     interrupted: bool = False  # the node stopped it for its own sake: whatever the policy, it runs again
+    unhealthy: bool = False  # a probe ended it, and it is to run again: no success, however it ended
 
     @property
     def succeeded(self) -> bool:
-        return not self.running and self.exit_code == 0
+        return not self.running and self.exit_code == 0 and not self.unhealthy
 
 
 class Waiting(Struct, frozen=True):

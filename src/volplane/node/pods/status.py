@@ -88,8 +88,9 @@ def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] 
 
 def _container(container: Container, record: Record, idle: Waiting, *, init: bool) -> ContainerStatus:
     current = record.current
-    # What the node itself interrupted has not ended: the API never lets an ended container run again.
-    waiting = record.waiting or (idle if current is None or current.interrupted else None)
+    # What the node itself ended, and starts again, has not ended: the API never lets an ended one run again.
+    again = current is None or current.interrupted or current.unhealthy
+    waiting = record.waiting or (idle if again else None)
     last = current if waiting is not None else record.previous
     done = init and not is_sidecar(container) and current is not None and current.succeeded
     return ContainerStatus(

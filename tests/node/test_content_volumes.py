@@ -211,3 +211,10 @@ async def test_a_local_volume_is_bound_and_never_emptied() -> None:
         await here.until_phase("gone")
         assert not there(path)
         assert read(disk / "file") == "kept"
+
+
+async def test_all_devices_are_those_of_the_machine() -> None:
+    async with node_world() as here:
+        await here.start()
+        _, path = await mounted(here, {"hostPath": {"path": "/dev/", "type": "Directory"}})
+        assert path == "/dev"

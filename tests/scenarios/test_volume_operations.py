@@ -201,9 +201,8 @@ def test_a_mounted_xfs_volume_grows_under_its_pod(up: Up) -> None:
     assert mebibytes(up, "grower") > 1500
     assert read(up, "grower") == before
     assert up.get("pod", "grower")["status"]["containerStatuses"][0]["restartCount"] == 0
-    told = up.kubectl("describe", "pvc", "roomy")
-    for reason in ("ExternalExpanding", "Resizing", "FileSystemResizeRequired", "FileSystemResizeSuccessful"):
-        assert reason in told, told
+    reasons = ("ExternalExpanding", "Resizing", "FileSystemResizeRequired", "FileSystemResizeSuccessful")
+    up.described("pvc", "roomy", *reasons)
     end(up, "grower")
 
 
@@ -258,7 +257,7 @@ def test_a_growth_that_cannot_be_is_given_up_for_a_smaller_one(up: Up) -> None:
         ),
         60,
     )
-    assert "VolumeResizeFailed" in up.kubectl("describe", "pvc", "greedy")
+    up.described("pvc", "greedy", "VolumeResizeFailed")
     refused = up.kubectl("patch", "pvc", "greedy", "-p", _request("1Gi"), check=False)
     assert "field can not be less than status.capacity" in refused
     grow(up, "greedy", "2Gi")
@@ -286,7 +285,7 @@ def test_a_volume_gets_the_properties_of_another_attributes_class(up: Up) -> Non
     assert volume["spec"]["volumeAttributesClassName"] == "quick"
     (disk,) = up.aws("describe-volumes", "--volume-ids", volume["spec"]["csi"]["volumeHandle"])["Volumes"]
     assert (disk["Iops"], disk["Throughput"]) == (4000, 250)
-    assert "VolumeModifySuccessful" in up.kubectl("describe", "pvc", "plain")
+    up.described("pvc", "plain", "VolumeModifySuccessful")
 
 
 def test_a_raw_device_goes_from_pod_to_pod_with_its_data(up: Up) -> None:

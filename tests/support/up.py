@@ -53,6 +53,21 @@ class Up:
         self.process: subprocess.Popen[bytes] | None = None
         self.output = self.directory / "up.log"
 
+    def described(self, kind: str, name: str, *texts: str) -> str:
+        """What `kubectl describe` says once it has all of these: events come after what they tell of."""
+        shown = ""
+
+        def told() -> bool:
+            nonlocal shown
+            shown = self.kubectl("describe", kind, name)
+            return all(text in shown for text in texts)
+
+        try:
+            wait_until(f"{kind} {name} is described with {texts}", told, 30)
+        except Stuck as stuck:
+            raise Stuck(f"{stuck}; it says:\n{shown}") from None
+        return shown
+
     # --- life
 
     def start(self, env: Mapping[str, str] | None = None, *, wait: bool = True) -> Self:

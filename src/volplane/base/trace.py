@@ -13,7 +13,7 @@ from types import TracebackType
 
 from msgspec import Struct
 
-CAPACITY = 32_768
+CAPACITY = 8_192  # the steps of some two hundred volumes
 
 
 class Span(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import sys
@@ -142,7 +143,8 @@ def test_cp_both_ways(kubectl: Kubectl, sleeper: str, tmp_path: Path) -> None:
 
 def test_port_forward_carries_many_requests(kubectl: Kubectl) -> None:
     port = free_port()
-    name = started(kubectl, "server", sys.executable, "-c", SERVING, str(port))
+    # The interpreter itself: the environment's link to it may lie in /tmp, which a container has for itself.
+    name = started(kubectl, "server", os.path.realpath(sys.executable), "-c", SERVING, str(port))
     wait_until("it listens", lambda: _connects(port))
     with kubectl.start("port-forward", f"pod/{name}", f":{port}") as forward:
         here = int(re.search(r"127\.0\.0\.1:(\d+) -> ", forward.line())[1])  # type: ignore[index]

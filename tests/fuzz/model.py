@@ -27,6 +27,7 @@ AS_UPSTREAM = (
     "Internal error occurred: the spec replicas field",  # a custom object without it, asked for its scale
 )
 PATIENCE = 60.0
+EVENT_FACES = ("/api/v1/", "/apis/events.k8s.io/v1/")
 
 
 class Model:
@@ -51,6 +52,7 @@ class Model:
                 await self._look_again()
             else:
                 await self._note(request, body)
+                await self._other_face(request.path)
 
     async def _exchange(self, request: Request) -> tuple[int, bytes]:
         asked = {"headers": request.headers, "body": request.body, "timeout": PATIENCE}
@@ -128,6 +130,17 @@ class Model:
                 del self.objects[place]
             else:
                 self.objects[place] = held
+
+    async def _other_face(self, path: str) -> None:
+        """An event is one object under two paths: what is done through one shows in the other."""
+        for face, other in (EVENT_FACES, EVENT_FACES[::-1]):
+            if path.startswith(face) and "/events" in path:
+                for place in [p for p in self.objects if p.startswith(other) and "/events/" in p]:
+                    held = await self.read(place)
+                    if held is None:
+                        del self.objects[place]
+                    else:
+                        self.objects[place] = held
 
     async def _refresh_below(self, collection: str) -> None:
         for place in [p for p in self.objects if p.rpartition("/")[0] == collection.rstrip("/")]:

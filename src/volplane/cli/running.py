@@ -18,6 +18,8 @@ from volplane.client.client import Client
 from volplane.store import InUse
 from volplane.web import PortInUse
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
 
 def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
     """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
@@ -58,8 +60,9 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
             os._exit(130)
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPS:
         loop.add_signal_handler(number, asked)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # a kept role holds them back while it starts
     if lifeline := os.environ.get("VOLPLANE_LIFELINE"):
         # Readable means closed: the process that keeps us is gone, and the next one must find nobody here.
         loop.add_reader(int(lifeline), os._exit, 1)

@@ -48,6 +48,7 @@ from volplane.web import tls
 log = logging.getLogger(__name__)
 
 FAREWELL = 2.0  # seconds for the last writes of a node that stops
+TAKE_OVER = 15.0  # seconds for a start that is stopped to find out what runs here
 
 
 class NodeRole:
@@ -94,6 +95,7 @@ class NodeRole:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self._shared_root = False
+        self.taken_over = asyncio.Event()
 
     # --- start
 
@@ -194,6 +196,7 @@ class NodeRole:
         self.object.report()
         self.object.set_ready()
         await self.pods.start()
+        self.taken_over.set()
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"{self.name}: {name}")
@@ -329,6 +332,8 @@ async def run(
     asked = asyncio.create_task((stop or asyncio.Event()).wait())
     try:
         await asyncio.wait({life, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            await _taken_over(node, life)
     finally:
         drain = asked.done()
         for task in (life, asked):
@@ -337,3 +342,10 @@ async def run(
         await node.stop(drain=drain)
     if not life.cancelled():
         life.result()
+
+
+async def _taken_over(node: NodeRole, life: asyncio.Task[None]) -> None:
+    """Stopped while it starts: what an earlier life left can be taken down only when it is known."""
+    known = asyncio.create_task(node.taken_over.wait())
+    await asyncio.wait({life, known}, timeout=TAKE_OVER, return_when=asyncio.FIRST_COMPLETED)
+    known.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import struct
@@ -54,7 +55,9 @@ class Out(_End):
                 return os.read(self._descriptor, limit)
             except BlockingIOError:
                 await self._ready()
-            except OSError:  # a terminal whose other end has been closed says EIO
+            except OSError as error:
+                if error.errno != errno.EIO:  # what a terminal says whose other end has been closed
+                    raise
                 break
         return b""
 

@@ -29,6 +29,8 @@ from volplane.api.storage import VolumeAttachment
 from volplane.cloud.model import Volume, VolumeState
 from volplane.host.processes import exited
 
+CLEANING = 80  # looks, four a second
+
 
 class Phase(StrEnum):
     START = "start"  # of a new cluster
@@ -173,7 +175,7 @@ class Crashing:
 
     async def _end(self, pods: set[str]) -> list[str]:
         """While it still serves: nothing of the volume is left; after a clean stop: nothing at all."""
-        found = await asyncio.to_thread(traces, self.directory, pods)
+        found = await self._traces(pods)
         problems = [f"while it runs: {trace}" for trace in found]
         code = await asyncio.to_thread(self.up.stop)
         while code == -signal.SIGKILL and self.deaths:  # at a point that only the stop passes
@@ -185,6 +187,14 @@ class Crashing:
         if left := await asyncio.to_thread(machine.leftovers, self.directory):
             problems.append(f"after the stop: {left}")
         return problems
+
+    async def _traces(self, pods: set[str]) -> list[str]:
+        """What stays: a node that was killed last may still be on its way back when the user is done."""
+        for _ in range(CLEANING):
+            if not (found := await asyncio.to_thread(traces, self.directory, pods)):
+                break
+            await asyncio.sleep(0.25)
+        return found
 
     def _evidence(self) -> str:
         shown = self.up.log(200)

@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import uvloop
+from hypothesis.internal.conjecture import providers
 
 from tests.support import peers
 from volplane.base.virtual import VirtualLoop
@@ -25,6 +26,9 @@ hypothesis.settings.register_profile(
 )
 if not os.environ.get("VOLPLANE_EXPLORE"):
     hypothesis.settings.load_profile("steady")
+    # Hypothesis mixes literals of all modules loaded so far into its examples, so they would depend on which
+    # tests ran before. There is no setting for it.
+    providers._get_local_constants = lambda: providers._local_constants
 
 # Peers that come with the project's own tools (aws) are found like those of the machine; those that we build
 # come last, so that the machine's kubectl stays what `kubectl` means.

@@ -230,6 +230,13 @@ class NodeRole:
     def waits(self) -> list[Waiting]:
         return [*self.volumes.waits(), *self.pods.waits()]
 
+    async def has_remains(self) -> bool:
+        """Whether pods or mounts are here, whoever made them; a container never outlives its pod's directory."""
+        mounts = (await self.host.mounts()).under(self.paths.root)
+        return any(e.target != self.paths.root for e in mounts) or _has_entries(
+            self.paths.real(self.paths.pods)
+        )
+
     # --- stop
 
     async def stop(self, *, drain: bool) -> None:
@@ -295,6 +302,13 @@ def _make_directories(root: str, inside: list[str]) -> None:
         os.makedirs(path, mode=0o755, exist_ok=True)
 
 
+def _has_entries(directory: str) -> bool:
+    try:
+        return bool(os.listdir(directory))
+    except FileNotFoundError:
+        return False
+
+
 def _is_inside(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
@@ -346,6 +360,8 @@ async def run(
 
 async def _taken_over(node: NodeRole, life: asyncio.Task[None]) -> None:
     """Stopped while it starts: what an earlier life left can be taken down only when it is known."""
+    if not await node.has_remains():
+        return
     known = asyncio.create_task(node.taken_over.wait())
     await asyncio.wait({life, known}, timeout=TAKE_OVER, return_when=asyncio.FIRST_COMPLETED)
     known.cancel()

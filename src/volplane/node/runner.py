@@ -231,7 +231,7 @@ class NodeRole:
         return [*self.volumes.waits(), *self.pods.waits()]
 
     async def has_remains(self) -> bool:
-        """Whether pods or mounts are here, whoever made them; a container never outlives its pod's directory."""
+        """Whether pods or mounts are here; a container never outlives the directory of its pod."""
         mounts = (await self.host.mounts()).under(self.paths.root)
         return any(e.target != self.paths.root for e in mounts) or _has_entries(
             self.paths.real(self.paths.pods)

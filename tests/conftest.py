@@ -17,6 +17,7 @@ import uvloop
 from hypothesis.internal.conjecture import providers
 
 from tests.support import peers
+from tests.support.second_look import SecondLook
 from volplane.base.virtual import VirtualLoop
 
 # The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
@@ -33,6 +34,15 @@ if not os.environ.get("VOLPLANE_EXPLORE"):
 # Peers that come with the project's own tools (aws) are found like those of the machine; those that we build
 # come last, so that the machine's kubectl stays what `kubectl` means.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"], str(peers.BIN)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--second-look", type=int, default=0, metavar="N", help="run up to N failed tests again")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if limit := config.getoption("--second-look"):
+        config.pluginmanager.register(SecondLook(limit))
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote, unquote
 
 from tests.fuzz.requests import Request
 from volplane import web
@@ -121,7 +122,7 @@ class Model:
             return None
         told = _object(body)
         name = (told or {}).get("metadata", {}).get("name", "")
-        return f"{request.path}/{name}" if name else None
+        return f"{request.path}/{quote(name, safe='')}" if name else None
 
     async def _look_again(self) -> None:
         for place in list(self.objects):
@@ -167,7 +168,7 @@ class Model:
                 found = await self.read(collection)
                 assert found is not None
                 lists[collection] = {item["metadata"]["name"]: item for item in found["items"]}
-            listed = lists[collection][name]
+            listed = lists[collection][unquote(name)]
             assert {**listed, "kind": held["kind"], "apiVersion": held["apiVersion"]} == held, place
 
 

@@ -16,8 +16,7 @@ import pytest
 import uvloop
 from hypothesis.internal.conjecture import providers
 
-from tests.support import peers
-from tests.support.second_look import SecondLook
+from tests.support import peers, second_look
 from volplane.base.virtual import VirtualLoop
 
 # The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
@@ -36,13 +35,7 @@ if not os.environ.get("VOLPLANE_EXPLORE"):
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"], str(peers.BIN)))
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--second-look", type=int, default=0, metavar="N", help="run up to N failed tests again")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if limit := config.getoption("--second-look"):
-        config.pluginmanager.register(SecondLook(limit))
+pytest_addoption, pytest_configure = second_look.pytest_addoption, second_look.pytest_configure
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -12,10 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFTEST = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.support.second_look import SecondLook
-
-def pytest_configure(config):
-    config.pluginmanager.register(SecondLook(2))
+from tests.support.second_look import pytest_addoption, pytest_configure
 """
 UNSTEADY = """
 from pathlib import Path
@@ -43,7 +40,8 @@ def test_leaks(tidy):
 def judged(directory: Path, text: str) -> tuple[int, str]:
     (directory / "conftest.py").write_text(CONFTEST.format(root=str(ROOT)))
     (directory / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(directory), "."]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--second-look", "2"]
+    (directory / "pytest.ini").write_text("[pytest]\n")
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout
 

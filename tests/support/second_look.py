@@ -1,8 +1,8 @@
 """A few failed tests are run once more, alone, in a new process: `--second-look N`.
 
-Real processes, disks and clocks on a shared machine fail now and then for reasons that are nobody's change. What
-passes alone is called unsteady: it is listed with its first failure and does not fail the run. What fails again
-has failed; so has everything when more than N tests failed, or when something was left behind.
+Real processes, disks and clocks on a shared machine fail now and then for reasons that are nobody's change.
+What passes alone is called unsteady: it is listed with its first failure and does not fail the run. What
+fails again has failed; so has everything when more than N tests failed, or when something was left behind.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ import sys
 import pytest
 
 CATEGORY = "unsteady"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--second-look", type=int, default=0, metavar="N", help="run up to N failed tests again")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if limit := config.getoption("--second-look"):
+        config.pluginmanager.register(SecondLook(limit))
 
 
 class SecondLook:

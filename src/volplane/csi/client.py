@@ -1,8 +1,8 @@
 """Calls to a driver over one reused gRPC channel.
 
-Failpoint, trace, log line and the translation of errors live in `Channel.call` and nowhere else. The subtle
-thing is the driver that restarts: gRPC would sit out its reconnect backoff and refuse calls meanwhile, so a
-link whose connection broke is replaced at once, and closed when its last call has left.
+Failpoint, trace, tap, log line and the translation of errors live in `Channel.call` and nowhere else. The
+subtle thing is the driver that restarts: gRPC would sit out its reconnect backoff and refuse calls meanwhile,
+so a link whose connection broke is replaced at once, and closed when its last call has left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 
 from volplane.base import failpoint, trace
 from volplane.base.sockets import short_path
-from volplane.csi import redact
+from volplane.csi import redact, tap
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS, Method
 
@@ -111,6 +111,8 @@ class _Link:
 class Calls(ABC):
     """What every way of calling has in common: failpoints, trace, log lines. `component` says who calls."""
 
+    where = "memory"  # the address; what the tap tells drivers and nodes apart by
+
     def __init__(self, component: str) -> None:
         self.component = component
 
@@ -122,7 +124,12 @@ class Calls(ABC):
         if failpoint.armed:
             failpoint.hit(f"rpc:{method}:before")
         with trace.span(self.component, method, subject or subject_of(request)):
-            reply = await self._logged(spec, request, timeout)
+            if tap.current is None:
+                reply = await self._logged(spec, request, timeout)
+            else:
+                reply = await tap.current.passed(
+                    method, self.component, self.where, request, lambda: self._logged(spec, request, timeout)
+                )
         if failpoint.armed:
             failpoint.hit(f"rpc:{method}:after")
         return reply
@@ -148,7 +155,7 @@ class Channel(Calls):
 
     def __init__(self, address: str, *, component: str = "csi") -> None:
         super().__init__(component)
-        self.address = address
+        self.address = self.where = address
         self._link: _Link | None = None
         self._retiring: dict[asyncio.Task[None], _Link] = {}
 

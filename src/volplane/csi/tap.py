@@ -1,0 +1,272 @@
+"""A tap on the calls to drivers: it writes each one down, and can hold, delay, cut or double it.
+
+There is one per process and it sits where every call passes (`Calls.call`), so in a process that runs all
+roles it sees all sidecars and all nodes. Nobody pays for it while none is set. The subtle thing is the cut
+after the driver's answer: the driver has done its work and says so, and the caller must believe that it does
+not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from google.protobuf.message import Message
+from msgspec import Struct
+
+from volplane.csi import redact
+from volplane.csi.outcome import CallError, Code
+
+KEPT = 20_000  # calls; the oldest go first
+ANY = "*"  # every method
+
+Send = Callable[[], Awaitable[Any]]
+Callback = Callable[["Call"], Awaitable[None] | None]
+
+
+class Call(Struct):
+    """One call as it went over the wire; `end` is 0 while it is under way."""
+
+    number: int
+    method: str
+    caller: str  # the component
+    address: str  # the socket
+    request: str  # JSON, secrets stripped
+    start: float  # time.monotonic
+    end: float = 0.0
+    code: str = ""  # as gRPC spells it; what the caller saw
+    response: str = ""
+    message: str = ""  # the error's words
+    note: str = ""  # what the tap did to it
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.end - self.start)
+
+
+class Rule:
+    """What is done to the next `times` calls of a method (0: to all), if `where` means them."""
+
+    def __init__(self, method: str, times: int = 1, where: Callable[[Call], bool] | None = None) -> None:
+        self.method, self.times, self._where = method, times, where
+        self.met: list[Call] = []
+        self._seen = asyncio.Event()
+
+    def takes(self, call: Call) -> bool:
+        if self.method not in (ANY, call.method) or (self.times and len(self.met) >= self.times):
+            return False
+        if self._where is not None and not self._where(call):
+            return False
+        self.met.append(call)
+        self._seen.set()
+        return True
+
+    async def reached(self, timeout: float | None = None) -> Call:
+        """The first call that it met. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            await self._seen.wait()
+        return self.met[0]
+
+    async def act(self, call: Call, send: Send) -> Any:
+        return await send()
+
+
+class Hold(Rule):
+    """The call stands still before it is sent, until `release`."""
+
+    def __init__(self, method: str, times: int = 1, where: Callable[[Call], bool] | None = None) -> None:
+        super().__init__(method, times, where)
+        self._free = asyncio.Event()
+
+    def release(self) -> None:
+        self._free.set()
+
+    async def act(self, call: Call, send: Send) -> Any:
+        call.note = "held"
+        await self._free.wait()
+        return await send()
+
+
+class Delay(Rule):
+    seconds = 0.0
+
+    async def act(self, call: Call, send: Send) -> Any:
+        call.note = f"delayed {self.seconds:g} s"
+        await asyncio.sleep(self.seconds)
+        return await send()
+
+
+class Cut(Rule):
+    """The caller gets an error: the call was never sent, or (`after`) its answer is thrown away."""
+
+    after, code = False, Code.UNAVAILABLE
+
+    async def act(self, call: Call, send: Send) -> Any:
+        call.note = f"cut {'after' if self.after else 'before'} the driver's answer"
+        if self.after:
+            await send()  # an error of the driver's own is the answer then: there was nothing to lose
+        raise CallError(self.code, call.note)
+
+
+class Twice(Rule):
+    """Sent again after its first answer; the caller gets the second. `answers` has both."""
+
+    def __init__(self, method: str, times: int = 1, where: Callable[[Call], bool] | None = None) -> None:
+        super().__init__(method, times, where)
+        self.answers: list[tuple[Any, Any]] = []
+
+    async def act(self, call: Call, send: Send) -> Any:
+        call.note = "sent twice"
+        first = await send()
+        second = await send()
+        self.answers.append((first, second))
+        return second
+
+
+class Run(Rule):
+    """A callback before the call is sent or (`after`) when the driver has answered."""
+
+    def __init__(
+        self,
+        method: str,
+        callback: Callback,
+        *,
+        after: bool = False,
+        times: int = 1,
+        where: Callable[[Call], bool] | None = None,
+    ) -> None:
+        super().__init__(method, times, where)
+        self._callback, self._after = callback, after
+
+    async def act(self, call: Call, send: Send) -> Any:
+        if not self._after:
+            await self._call(call)
+            return await send()
+        reply = await send()
+        await self._call(call)
+        return reply
+
+    async def _call(self, call: Call) -> None:
+        answer = self._callback(call)
+        if inspect.isawaitable(answer):
+            await answer
+
+
+class Tap:
+    """`calls` in the order of their start; rules are tried in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._rules: list[Rule] = []
+        self._number = 0
+
+    # --- acting
+
+    def add(self, rule: Rule) -> Rule:
+        self._rules.append(rule)
+        return rule
+
+    def hold(self, method: str, times: int = 1, where: Callable[[Call], bool] | None = None) -> Hold:
+        rule = Hold(method, times, where)
+        self.add(rule)
+        return rule
+
+    def delay(
+        self, method: str, seconds: float, times: int = 1, where: Callable[[Call], bool] | None = None
+    ) -> Delay:
+        rule = Delay(method, times, where)
+        rule.seconds = seconds
+        self.add(rule)
+        return rule
+
+    def cut(
+        self,
+        method: str,
+        *,
+        after: bool = False,
+        code: Code = Code.UNAVAILABLE,
+        times: int = 1,
+        where: Callable[[Call], bool] | None = None,
+    ) -> Cut:
+        rule = Cut(method, times, where)
+        rule.after, rule.code = after, code
+        self.add(rule)
+        return rule
+
+    def twice(self, method: str, times: int = 1, where: Callable[[Call], bool] | None = None) -> Twice:
+        rule = Twice(method, times, where)
+        self.add(rule)
+        return rule
+
+    def before(self, method: str, callback: Callback, times: int = 1) -> Run:
+        rule = Run(method, callback, times=times)
+        self.add(rule)
+        return rule
+
+    def after(self, method: str, callback: Callback, times: int = 1) -> Run:
+        rule = Run(method, callback, after=True, times=times)
+        self.add(rule)
+        return rule
+
+    def drop(self, rule: Rule) -> None:
+        if rule in self._rules:
+            self._rules.remove(rule)
+        if isinstance(rule, Hold):
+            rule.release()
+
+    def clear(self) -> None:
+        """No rules any more; what was held goes on."""
+        for rule in list(self._rules):
+            self.drop(rule)
+
+    # --- looking
+
+    def named(self, *methods: str) -> list[Call]:
+        return [call for call in self.calls if call.method in methods]
+
+    async def passed(
+        self, method: str, caller: str, address: str, request: Message, send: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Where `Calls.call` hands a call over."""
+        call = self._noted(method, caller, address, request)
+        rule = next((r for r in self._rules if r.takes(call)), None)
+        try:
+            reply = await (send() if rule is None else rule.act(call, send))
+        except CallError as error:
+            call.code, call.message = error.code.name, error.message
+            raise
+        except BaseException:
+            call.code = Code.CANCELLED.name
+            raise
+        finally:
+            call.end = time.monotonic()
+        call.code, call.response = Code.OK.name, redact.text(reply)
+        return reply
+
+    def _noted(self, method: str, caller: str, address: str, request: Message) -> Call:
+        self._number += 1
+        call = Call(self._number, method, caller, address, redact.text(request), time.monotonic())
+        self.calls.append(call)
+        if len(self.calls) > KEPT:
+            del self.calls[: KEPT // 10]
+        return call
+
+
+current: Tap | None = None
+
+
+@contextmanager
+def tapped(tap: Tap | None = None) -> Iterator[Tap]:
+    """Every call of this process passes the tap inside."""
+    global current
+    before, made = current, tap or Tap()
+    current = made
+    try:
+        yield made
+    finally:
+        made.clear()
+        current = before

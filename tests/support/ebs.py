@@ -116,7 +116,9 @@ async def world(directory: Path) -> AsyncIterator[World]:
         ec2 = await connect(account, host)
         sockets = {i: str(directory / f"{i}.sock") for i in ("controller", *paths)}
         drivers = [Server(Controller(ec2), sockets["controller"])]
-        drivers += [Server(Node(Place(i, "us-east-1a"), host, p), sockets[i]) for i, p in paths.items()]
+        for i, p in paths.items():
+            node = Node(Place(i, "us-east-1a"), host, p, connect=lambda: connect(account, host))
+            drivers.append(Server(node, sockets[i]))
         for driver in drivers:
             await driver.start()
         channels = {i: Channel(socket) for i, socket in sockets.items()}

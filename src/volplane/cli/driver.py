@@ -52,7 +52,7 @@ async def _serve(
         case "controller", True:
             work = efs.run_controller(shared_dir, host, socket)
         case _, False:
-            work = ebs.run_node(place, host, paths, socket)
+            work = ebs.run_node(place, host, paths, socket, account=account())
         case _:
             work = efs.run_node(shared_dir, place.instance, host, paths, socket)
     try:

@@ -8,7 +8,8 @@ what it formats.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 
 from msgspec import Struct
 
@@ -80,6 +81,11 @@ class Disks:
     async def capture_frozen(self, volume: str, target: str, report: Report) -> bool:
         device = await self.device(volume)
         return await self._host.call(_capture_frozen, self.file(volume), device, target, report)
+
+    async def capture_set(self, copies: Sequence[tuple[str, str]], *, freeze: bool = False) -> bool:
+        """Copy several disks (volume, target): whether all of them stood still until the last was copied."""
+        disks = [(self.file(volume), await self.device(volume), target) for volume, target in copies]
+        return await self._host.call(_capture_set, disks, freeze=freeze)
 
     async def thaw(self, volume: str) -> None:
         """For a service that was killed while it held a disk still."""
@@ -215,6 +221,23 @@ def _capture_frozen(file: str, device: str, target: str, report: Report) -> bool
         copies.flush(device)
         copies.copy(file, target, report=report)
     return True
+
+
+def _capture_set(disks: Sequence[tuple[str, str, str]], *, freeze: bool) -> bool:
+    bound = [device for _, device, _ in disks if device]
+    with ExitStack() as held:
+        for path in (path for device in bound for path in _filesystems(device)):
+            if freeze:
+                held.enter_context(copies.frozen(path))
+            else:
+                copies.sync(path)
+        for device in bound:
+            copies.flush(device)
+        before = [copies.written(device) for device in bound]
+        for file, _, target in disks:
+            copies.copy(file, target)
+        after = [copies.written(device) for device in bound]
+    return all(map(copies.stands_still, before, after))
 
 
 def _thaw(device: str) -> None:

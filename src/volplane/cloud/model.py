@@ -75,6 +75,7 @@ class Snapshot(Struct, frozen=True, omit_defaults=True):
     why: str = ""  # of an error
     told: bool = False  # its maker knows its id, though it was not ready
     deleting: bool = False
+    set: str = ""  # snapshots of one moment, of several volumes: there are all of them, or none
 
 
 class Modification(Struct, frozen=True, omit_defaults=True):

@@ -50,6 +50,11 @@ class Parameters:
         """`Name.1`, `Name.2`, … in order."""
         return [value for value in self._items(name) if isinstance(value, str)]
 
+    def struct(self, name: str) -> Parameters:
+        """`Name.Field`, …; empty if there is none."""
+        value = self._tree.get(name, {})
+        return Parameters({} if isinstance(value, str) else value)
+
     def structs(self, name: str) -> list[Parameters]:
         return [Parameters(value) for value in self._items(name) if not isinstance(value, str)]
 

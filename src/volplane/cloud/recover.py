@@ -43,10 +43,24 @@ async def recover(service: Service) -> None:
         await _recover_modification(service, change)
     for orphan in (survey.files | set(survey.bound)) - set(service.ledger.volumes):
         await _remove_orphan(service, orphan)
+    for snapshot in _broken_sets(service):
+        await service.disks.thaw(snapshot.volume)
+        await service.snapshots.forget(snapshot)
     for snapshot in tuple(service.ledger.snapshots.values()):
         await _recover_snapshot(service, snapshot, has_file=snapshot.id in survey.snapshots)
     for snapshot_id in survey.snapshots - set(service.ledger.snapshots):
         await service.disks.remove_snapshot(snapshot_id)
+
+
+def _broken_sets(service: Service) -> list[Snapshot]:
+    """Members of sets that were not finished, and that nobody has heard of.
+
+    What tells of that goes last: killed here, too, the rest is found again.
+    """
+    known = tuple(service.ledger.snapshots.values())
+    unheard = {s.set for s in known if s.set and s.state is SnapshotState.PENDING and not s.told}
+    broken = [s for s in known if s.set in unheard]
+    return sorted(broken, key=lambda s: s.state is SnapshotState.PENDING)
 
 
 async def _recover_modification(service: Service, change: Modification) -> None:

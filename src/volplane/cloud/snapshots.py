@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -18,7 +19,7 @@ from msgspec import structs
 from volplane.base import clock
 from volplane.cloud import errors
 from volplane.cloud.errors import Refusal
-from volplane.cloud.model import Snapshot, SnapshotState, VolumeState
+from volplane.cloud.model import Snapshot, SnapshotState, Volume, VolumeState
 from volplane.cloud.points import reached
 
 if TYPE_CHECKING:
@@ -50,16 +51,7 @@ class Snapshots:
         if volume.state not in (VolumeState.AVAILABLE, VolumeState.IN_USE):
             raise errors.wrong_state(volume_id, volume.state)
         await self._check_room(volume_id)
-        snapshot = Snapshot(
-            id=f"snap-0{secrets.token_hex(8)}",
-            volume=volume_id,
-            size=volume.shape.size,
-            state=SnapshotState.PENDING,
-            started=clock.microstamp(),
-            description=description,
-            encrypted=volume.encrypted,
-            tags=dict(tags),
-        )
+        snapshot = _wanted(volume, description, tags)
         reached("CreateSnapshot", "asked")
         await self._service.ledger.put_snapshot(snapshot)
         reached("CreateSnapshot", "intent")
@@ -69,9 +61,85 @@ class Snapshots:
         reached("CreateSnapshot", "result")
         return made
 
-    async def _check_room(self, volume_id: str) -> None:
+    async def create_set(
+        self,
+        instance_id: str,
+        *,
+        without: Sequence[str] = (),
+        description: str = "",
+        tags: Mapping[str, str],
+        copy_tags: bool = False,
+    ) -> list[Snapshot]:
+        """Of all volumes of an instance but some, at one moment: all of them, or none."""
+        volumes = self._members(instance_id, without)
+        await self._check_room(*(v.id for v in volumes))
+        name, started = secrets.token_hex(8), clock.microstamp()
+        wanted = [
+            structs.replace(
+                _wanted(v, description, {**(v.tags if copy_tags else {}), **tags}), set=name, started=started
+            )
+            for v in volumes
+        ]
+        reached("CreateSnapshots", "asked")
+        for snapshot in wanted:
+            await self._service.ledger.put_snapshot(snapshot)
+        reached("CreateSnapshots", "intent")
+        made = await self._service.work.within(self._patience, self._finish_set(wanted))
+        if made is None:
+            made = [await self._tell(snapshot.id) for snapshot in wanted]
+        reached("CreateSnapshots", "result")
+        return made
+
+    def _members(self, instance_id: str, without: Sequence[str]) -> list[Volume]:
+        self._service.instance(instance_id)
+        attached = {v.id: v for v in self._service.ledger.attached_to(instance_id)}
+        for volume_id in without:
+            self._service.volume(volume_id)
+            if volume_id not in attached:
+                raise errors.not_attached(volume_id, instance_id)
+        found = [v for v in attached.values() if v.id not in without]
+        if not found:
+            text = f"There are no volumes of {instance_id} to take snapshots of"
+            raise Refusal("InvalidParameterCombination", text)
+        return found
+
+    async def _finish_set(self, wanted: list[Snapshot]) -> list[Snapshot]:
+        service = self._service
+        try:
+            async with AsyncExitStack() as held:
+                for snapshot in wanted:
+                    await held.enter_async_context(service.copying(snapshot.id))
+                await self._capture_set(wanted)
+                await service.pace.keep("CreateSnapshot")
+        except (OSError, Refusal) as error:
+            refused = "the machine refused the snapshots"
+            refusal = error if isinstance(error, Refusal) else errors.by_machine(refused, error)
+            for snapshot in wanted:
+                await self._failed(snapshot.id, refusal.message)
+            raise refusal from error
+        reached("CreateSnapshots", "effect")
+        return [await self._completed(s.id, await service.disks.stored(s.id)) for s in wanted]
+
+    async def _capture_set(self, wanted: list[Snapshot]) -> None:
+        disks = self._service.disks
+        copies = [(s.volume, disks.snapshot_file(s.id)) for s in wanted]
+        async with AsyncExitStack() as held:
+            for volume, _ in sorted(copies):  # in one order, so that two sets do not wait for each other
+                await held.enter_async_context(self._service.copying(volume))
+                self._service.volume(volume)  # deleted while we waited?
+            for _ in range(TRIES):
+                before = [self.attached[volume] for volume, _ in copies]
+                still = await disks.capture_set(copies)
+                if still and before == [self.attached[volume] for volume, _ in copies]:
+                    return
+            if not await disks.capture_set(copies, freeze=True):
+                text = "a volume without a file system that could be frozen is written to all the time"
+                raise Refusal("IncorrectState", text)
+
+    async def _check_room(self, *volumes: str) -> None:
         if not self._service.disks.shares:
-            wanted, left = await self._service.disks.allocated(volume_id), await self._service.disks.free()
+            wanted = sum([await self._service.disks.allocated(volume) for volume in volumes])
+            left = await self._service.disks.free()
             if wanted > left:
                 raise errors.no_room(f"the snapshot takes {wanted >> 20} MiB, {left >> 20} MiB are left")
 
@@ -91,8 +159,12 @@ class Snapshots:
         finally:
             self._progress.pop(snapshot.id, None)
         reached("CreateSnapshot", "effect")
-        async with service.turns.of(snapshot.id):
-            known = service.ledger.snapshots[snapshot.id]
+        return await self._completed(snapshot.id, stored)
+
+    async def _completed(self, snapshot_id: str, stored: int) -> Snapshot:
+        service = self._service
+        async with service.turns.of(snapshot_id):
+            known = service.ledger.snapshots[snapshot_id]
             done = structs.replace(
                 known, state=SnapshotState.COMPLETED, ended=clock.microstamp(), stored=stored
             )
@@ -162,3 +234,16 @@ class Snapshots:
         await self._service.disks.remove_snapshot(snapshot.id)
         failed = structs.replace(snapshot, state=SnapshotState.ERROR, why=why)
         await self._service.ledger.put_snapshot(failed)
+
+
+def _wanted(volume: Volume, description: str, tags: Mapping[str, str]) -> Snapshot:
+    return Snapshot(
+        id=f"snap-0{secrets.token_hex(8)}",
+        volume=volume.id,
+        size=volume.shape.size,
+        state=SnapshotState.PENDING,
+        started=clock.microstamp(),
+        description=description,
+        encrypted=volume.encrypted,
+        tags=dict(tags),
+    )

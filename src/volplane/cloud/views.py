@@ -61,6 +61,16 @@ def snapshot(s: Snapshot, progress: int, owner: str) -> dict[str, Value]:
     }
 
 
+def member(s: Snapshot, progress: int, owner: str) -> dict[str, Value]:
+    """One of several: CreateSnapshots calls its state by another name than everybody else."""
+    shown = snapshot(s, progress, owner)
+    names = ("description", "encrypted", "ownerId", "progress", "snapshotId", "startTime", "tagSet")
+    return {
+        **{name: shown[name] for name in (*names, "volumeId", "volumeSize")},
+        "state": shown["status"],
+    }
+
+
 def modification(m: Modification) -> dict[str, Value]:
     return {
         "volumeId": m.volume,

@@ -53,7 +53,8 @@ def images(kit: Kit) -> dict[str, TaskImage]:
             await _until_stopped(context, ebs.run_controller(kit.account, kit.host, socket))
         elif mode == "node":
             place = kit.places[context.env["CSI_NODE_NAME"]]
-            await _until_stopped(context, ebs.run_node(place, kit.host, context.node, socket))
+            serving = ebs.run_node(place, kit.host, context.node, socket, account=kit.account)
+            await _until_stopped(context, serving)
         else:
             raise SystemExit(f'the first argument says what to run, "controller" or "node", not "{mode}"')
 

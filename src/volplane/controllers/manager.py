@@ -73,6 +73,7 @@ CONTROLLERS: Mapping[str, Entry] = {
     ),
     "persistentvolume-expander-controller": Entry("volplane.controllers.expand.controller:Expansion"),
     "snapshot-controller": Entry("volplane.controllers.snapshot.controller:Snapshots"),
+    "group-snapshot-controller": Entry("volplane.controllers.snapshot.groups.controller:Groups"),
     "ephemeral-volume-controller": Entry("volplane.controllers.ephemeral.controller:EphemeralVolumes"),
     "deployment-controller": Entry("volplane.controllers.deployment.controller:Deployments"),
     "replicaset-controller": Entry("volplane.controllers.replicaset.controller:ReplicaSets"),

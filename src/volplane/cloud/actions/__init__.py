@@ -20,6 +20,7 @@ ACTIONS: dict[str, Action] = {
     "DescribeVolumes": volumes.describe_volumes,
     "DescribeVolumesModifications": volumes.describe_volumes_modifications,
     "CreateSnapshot": snapshots.create_snapshot,
+    "CreateSnapshots": snapshots.create_snapshots,
     "DeleteSnapshot": snapshots.delete_snapshot,
     "DescribeSnapshots": snapshots.describe_snapshots,
     "CreateTags": tags.create_tags,

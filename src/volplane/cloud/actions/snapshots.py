@@ -18,6 +18,19 @@ async def create_snapshot(service: Service, given: Parameters) -> Tree:
     return views.snapshot(made, service.snapshots.progress(made), OWNER)
 
 
+async def create_snapshots(service: Service, given: Parameters) -> Tree:
+    """Of all volumes of an instance, at one moment. An instance has no boot volume here."""
+    where = given.struct("InstanceSpecification")
+    made = await service.snapshots.create_set(
+        where.required("InstanceId"),
+        without=[volume_id(volume) for volume in where.texts("ExcludeDataVolumeId")],
+        description=given.text("Description"),
+        tags=specified_tags(given, "snapshot"),
+        copy_tags=given.text("CopyTagsFromSource") == "volume",
+    )
+    return {"snapshotSet": [views.member(s, service.snapshots.progress(s), OWNER) for s in made]}
+
+
 async def delete_snapshot(service: Service, given: Parameters) -> Tree:
     await service.snapshots.delete(snapshot_id(given.required("SnapshotId")))
     return DONE

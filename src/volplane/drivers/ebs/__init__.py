@@ -6,6 +6,7 @@ service and against AWS.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from botocore.credentials import Credentials
@@ -48,7 +49,10 @@ class Whole(Controller, Node):
 
     def __init__(self, ec2: Ec2, place: Place, host: Host, paths: NodePaths) -> None:
         Controller.__init__(self, ec2)
-        Node.__init__(self, place, host, paths)
+        Node.__init__(self, place, host, paths, connect=self._connected)
+
+    async def _connected(self) -> Ec2:
+        return self._ec2
 
 
 async def connect(account: Account, host: Host) -> Ec2:
@@ -74,6 +78,13 @@ async def run_controller(account: Account, host: Host, socket: str) -> None:
     await sdk.serve(Controller(await connect(account, host)), socket)
 
 
-async def run_node(place: Place, host: Host, paths: NodePaths, socket: str) -> None:
-    """Serve the node on `socket` (a real path) until cancelled."""
-    await sdk.serve(Node(place, host, paths), socket)
+async def run_node(
+    place: Place, host: Host, paths: NodePaths, socket: str, *, account: Account | None = None
+) -> None:
+    """Serve the node on `socket` (a real path) until cancelled; with an account, inline volumes too."""
+
+    async def connected(account: Account) -> Ec2:
+        return await connect(account, host)
+
+    found = partial(connected, account) if account is not None else None
+    await sdk.serve(Node(place, host, paths, connect=found), socket)

@@ -1,44 +1,38 @@
 """The controller service: disks are made, attached and removed through the EC2 API.
 
 Idempotent by name: the client token is the name's hash, and the name is a tag, by which a volume is found
-again when its creator has forgotten the exact arguments. Attaching asks first and looks only if it is
-refused.
+again when its creator has forgotten the exact arguments.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct
 
 from volplane.csi import v1
 from volplane.drivers.ebs import parameters, refusals
-from volplane.drivers.ebs.ec2 import Attachment, Ec2, Refused, Volume
+from volplane.drivers.ebs.attaching import Attaching, until, until_created
+from volplane.drivers.ebs.ec2 import Ec2, Refused, Volume
 from volplane.drivers.ebs.facts import CLUSTER_TAG, NAME_TAG, OWN_ZONE_KEY, ZONE_KEY
-from volplane.drivers.ebs.names import DeviceNames
+from volplane.drivers.ebs.groups import GroupCalls
 from volplane.drivers.ebs.parameters import GIB, Disk
 from volplane.drivers.ebs.refusals import translated
-from volplane.drivers.ebs.snapshots import SnapshotCalls, known_snapshot
+from volplane.drivers.ebs.snapshots import known_snapshot
 from volplane.sdk.errors import (
     Aborted,
     AlreadyExists,
-    FailedPrecondition,
     InvalidArgument,
     NotFound,
     OutOfRange,
     ResourceExhausted,
 )
 
-# Seconds between looks at a volume that AWS is moving; our own service answers when it is done.
-PATIENCE, PATIENCE_ENDS = 1.0, 300.0
-
 _VOLUME = re.compile(r"vol-[0-9a-f]{8,17}")
 _INSTANCE = re.compile(r"i-[0-9a-z-]{1,60}")
-_TRIES = 4  # for a device name
 
 
 class Origin(Struct, frozen=True):
@@ -54,7 +48,7 @@ class Origin(Struct, frozen=True):
         return {"SnapshotId": self.snapshot} if self.snapshot else {}
 
 
-class Controller(SnapshotCalls):
+class Controller(GroupCalls):
     claims: ClassVar[frozenset[str]] = frozenset(
         {
             "CLONE_VOLUME",
@@ -66,8 +60,8 @@ class Controller(SnapshotCalls):
     )
 
     def __init__(self, ec2: Ec2) -> None:
-        SnapshotCalls.__init__(self, ec2)  # by name: `Whole` is a Node, too
-        self._names = DeviceNames()
+        GroupCalls.__init__(self, ec2)  # by name: `Whole` is a Node, too
+        self._attaching = Attaching(ec2)
 
     async def stop(self) -> None:
         await self._ec2.close()
@@ -84,7 +78,7 @@ class Controller(SnapshotCalls):
             size = disk.size(request.capacity_range, least=origin.size)
             zone = await self._zone(request, origin)
             volume = await self._create(request, disk, size, zone, origin)
-            volume = await self._created(volume)
+            await until_created(self._ec2, volume.id, volume.state)
         return v1.CreateVolumeResponse(volume=_shown(volume))
 
     async def _origin(self, source: v1.VolumeContentSource) -> Origin:
@@ -166,42 +160,8 @@ class Controller(SnapshotCalls):
         if why_not:
             raise InvalidArgument(f"volume capability not supported: {why_not}")
         with translated():
-            device = await self._attach(volume, instance)
+            device = await self._attaching.attach(volume, instance)
         return v1.ControllerPublishVolumeResponse(publish_context={"devicePath": device})
-
-    async def _attach(self, volume: str, instance: str) -> str:
-        for _ in range(_TRIES):
-            device = self._names.take(instance)
-            if device:
-                try:
-                    return await self._attach_as(device, volume, instance)
-                except Refused as error:
-                    if error.code == refusals.IN_USE:
-                        return await self._attached_before(volume, instance, error)
-                    if "already in use" not in error.message:
-                        raise
-            # Taken, or all of them believed to be: ask for the truth.
-            self._names.renew(instance, await self._ec2.devices(instance))
-        raise Aborted(f"no free device name on {instance} after {_TRIES} tries")
-
-    async def _attach_as(self, device: str, volume: str, instance: str) -> str:
-        attached = False
-        try:
-            done = await self._ec2.attach_volume(volume, instance, device)
-            attached = True
-        finally:
-            self._names.settle(instance, device, attached=attached)
-        await self._until_attached(volume, instance, done.state)
-        return device
-
-    async def _attached_before(self, volume: str, instance: str, error: Refused) -> str:
-        held = (await self._ec2.volume(volume)).attachments
-        for attachment in held:
-            if attachment.instance == instance and attachment.state in ("attaching", "attached"):
-                await self._until_attached(volume, instance, attachment.state)
-                return attachment.device
-            raise FailedPrecondition(f"Volume {volume} is already attached to node {attachment.instance}")
-        raise error  # attached to nobody, and still in use somewhere
 
     async def controller_unpublish_volume(
         self, request: v1.ControllerUnpublishVolumeRequest
@@ -209,58 +169,8 @@ class Controller(SnapshotCalls):
         volume, instance = request.volume_id, request.node_id
         if _VOLUME.fullmatch(volume):
             with translated():
-                await self._detach(volume, instance)
+                await self._attaching.detach(volume, instance)
         return v1.ControllerUnpublishVolumeResponse()
-
-    async def _detach(self, volume: str, instance: str) -> None:
-        try:
-            done = await self._ec2.detach_volume(volume, instance)
-        except Refused as error:
-            gone = (
-                error.code in (refusals.NO_VOLUME, refusals.NOT_ATTACHED)
-                or error.code in refusals.NO_INSTANCE
-            )
-            if not gone and error.code != refusals.WRONG_STATE:
-                raise
-            if error.code == refusals.WRONG_STATE:  # nothing attached, or on its way already
-                await self._until_detached(volume, instance)
-            return
-        self._names.free(done.instance, done.device)
-        if done.state != "detached":
-            await self._until_detached(volume, instance)
-
-    # Waiting: only AWS needs it
-
-    async def _created(self, volume: Volume) -> Volume:
-        async def again() -> str:
-            return (await self._ec2.volume(volume.id)).state
-
-        state = await _until(again, "creating") if volume.state == "creating" else volume.state
-        if state not in ("available", "in-use"):
-            raise Aborted(f"{volume.id} is {state}")
-        return volume
-
-    async def _until_attached(self, volume: str, instance: str, state: str) -> None:
-        async def again() -> str:
-            return _state((await self._ec2.volume(volume)).attachments, instance)
-
-        if state == "attaching":
-            state = await _until(again, "attaching")
-        if state != "attached":
-            raise Aborted(f"{volume} is {state} on {instance}")
-
-    async def _until_detached(self, volume: str, instance: str) -> None:
-        async def state() -> str:
-            try:
-                return _state((await self._ec2.volume(volume)).attachments, instance)
-            except Refused as error:
-                if error.code == refusals.NO_VOLUME:
-                    return "detached"
-                raise
-
-        found = await _until(state, "detaching")
-        if found != "detached":  # AWS calls a disk that is still mounted "busy"
-            raise FailedPrecondition(f"{volume} is {found} on {instance}")
 
     # Facts
 
@@ -349,16 +259,9 @@ class Controller(SnapshotCalls):
             async def again() -> str:
                 return await self._ec2.modification(volume)
 
-            state = await _until(again, "modifying")
+            state = await until(again, "modifying")
         if state not in ("optimizing", "completed"):
             raise Aborted(f"the modification of {volume} is {state}")
-
-
-async def _until(state: Callable[[], Awaitable[str]], *passing: str) -> str:
-    async with asyncio.timeout(PATIENCE_ENDS):
-        while (now := await state()) in passing:  # noqa: ASYNC110  AWS sends no events
-            await asyncio.sleep(PATIENCE)
-    return now
 
 
 def _known_volume(volume: str) -> str:
@@ -405,7 +308,3 @@ def _entry(volume: Volume) -> v1.ListVolumesResponse.Entry:
         published_node_ids=_nodes(volume), volume_condition=_condition(volume)
     )
     return v1.ListVolumesResponse.Entry(volume=_shown(volume), status=status)
-
-
-def _state(attachments: tuple[Attachment, ...], instance: str) -> str:
-    return next((a.state for a in attachments if not instance or a.instance == instance), "detached")

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlencode
 from xml.etree import ElementTree
 
@@ -30,7 +30,7 @@ TIMEOUT = 30.0
 COPY_TIMEOUT = 60.0  # a disk service that copies answers within this, ready or not
 THROTTLED_TRIES, FIRST_PAUSE = 5, 0.2
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
-_COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot"})
+_COPYING = frozenset({"CreateVolume", "CopyVolumes", "CreateSnapshot", "CreateSnapshots"})
 _CONTENT_TYPE = "application/x-www-form-urlencoded; charset=utf-8"
 
 
@@ -131,6 +131,23 @@ class Ec2:
         given = {"VolumeId": volume, "Description": description, **_tagged("snapshot", tags)}
         return _snapshot(await self.call("CreateSnapshot", given))
 
+    async def create_snapshots(
+        self, instance: str, without: Iterable[str], description: str, tags: Mapping[str, str]
+    ) -> list[Snapshot]:
+        """Of all data volumes of an instance but some, at one moment."""
+        given = {"InstanceSpecification.InstanceId": instance, "Description": description}
+        given["InstanceSpecification.ExcludeBootVolume"] = "true"
+        for number, volume in enumerate(without, start=1):
+            given[f"InstanceSpecification.ExcludeDataVolumeId.{number}"] = volume
+        answer = await self.call("CreateSnapshots", {**given, **_tagged("snapshot", tags)})
+        return [_snapshot(item) for item in answer.iterfind("snapshotSet/item")]
+
+    async def create_tags(self, resources: Iterable[str], tags: Mapping[str, str]) -> None:
+        given = {f"ResourceId.{number}": name for number, name in enumerate(resources, start=1)}
+        for number, (key, value) in enumerate(tags.items(), start=1):
+            given |= {f"Tag.{number}.Key": key, f"Tag.{number}.Value": value}
+        await self.call("CreateTags", given)
+
     async def delete_snapshot(self, snapshot: str) -> None:
         await self.call("DeleteSnapshot", {"SnapshotId": snapshot})
 
@@ -169,6 +186,15 @@ class Ec2:
         answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
         path = "reservationSet/item/instancesSet/item/blockDeviceMapping/item/deviceName"
         return [found.text or "" for found in answer.iterfind(path)]
+
+    async def data_volumes(self, instance: str) -> list[str]:
+        """What is attached to an instance, but for the disk that it boots from."""
+        answer = await self.call("DescribeInstances", {"InstanceId.1": instance})
+        found = answer.find("reservationSet/item/instancesSet/item")
+        if found is None:
+            return []
+        boot, disks = found.findtext("rootDeviceName", ""), found.iterfind("blockDeviceMapping/item")
+        return [d.findtext("ebs/volumeId", "") for d in disks if d.findtext("deviceName") != boot]
 
     async def zones(self) -> list[str]:
         answer = await self.call("DescribeAvailabilityZones", {})
@@ -284,7 +310,7 @@ def _snapshot(item: ElementTree.Element) -> Snapshot:
         id=item.findtext("snapshotId", ""),
         volume=item.findtext("volumeId", ""),
         size=int(item.findtext("volumeSize", "0")),
-        state=item.findtext("status", ""),
+        state=item.findtext("status", "") or item.findtext("state", ""),
         started=item.findtext("startTime", ""),
         why=item.findtext("statusMessage", ""),
         tags=_tags(item),

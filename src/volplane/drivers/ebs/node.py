@@ -19,14 +19,17 @@ from volplane.base import clock
 from volplane.csi import v1
 from volplane.drivers.ebs import parameters
 from volplane.drivers.ebs.facts import NAME, OWN_ZONE_KEY, VERSION, ZONE_KEY
+from volplane.drivers.ebs.inline import Connect, Inline
 from volplane.host import Host, NodePaths, devices
 from volplane.rules import latency
 from volplane.sdk import Driver
 from volplane.sdk.errors import FailedPrecondition, InvalidArgument
 from volplane.sdk.mounting import Mounter
+from volplane.sdk.validation import EPHEMERAL
 
 MAX_VOLUMES = 28
 BY_ID = "/dev/disk/by-id"
+INLINE_HANDLE = "csi-"  # how a kubelet's own handles begin
 DEVICE_TIMEOUT, GLANCE = 10.0, 0.05  # a disk that AWS has attached shows up within seconds
 
 _Mode = v1.VolumeCapability.AccessMode
@@ -47,11 +50,16 @@ class Node(Driver):
         {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"}
     )
 
-    def __init__(self, place: Place, host: Host, paths: NodePaths) -> None:
+    def __init__(self, place: Place, host: Host, paths: NodePaths, *, connect: Connect | None = None) -> None:
+        """With `connect` there can be inline volumes, which a node makes by itself."""
         Driver.__init__(self)
+        self._inline = Inline(connect, instance=place.instance, zone=place.zone)
         self._place, self._host, self._paths = place, host, paths
         self._mounter = Mounter(host)
         self._random = Random(place.instance)
+
+    async def stop(self) -> None:
+        await self._inline.close()
 
     async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
         segments = {ZONE_KEY: self._place.zone, OWN_ZONE_KEY: self._place.zone}
@@ -80,7 +88,9 @@ class Node(Driver):
         _check(request.volume_capability)
         await self._pace("NodePublishVolume")
         target = self._paths.real(request.target_path)
-        if request.volume_capability.HasField("block"):
+        if request.volume_context.get(EPHEMERAL) == "true":
+            await self._publish_inline(request, target)
+        elif request.volume_capability.HasField("block"):
             named = request.publish_context.get("devicePath", "")
             async with self._device(request.volume_id, named) as device:
                 await self._mounter.publish_block(device, target)
@@ -94,10 +104,23 @@ class Node(Driver):
             )
         return v1.NodePublishVolumeResponse()
 
+    async def _publish_inline(self, request: v1.NodePublishVolumeRequest, target: str) -> None:
+        """One pod's own disk: there is nothing to share, so its file system is mounted where it is used."""
+        if request.volume_capability.HasField("block"):
+            raise InvalidArgument("an inline volume is never a raw device")
+        mount = request.volume_capability.mount
+        volume, named = await self._inline.attach(request.volume_id, request.volume_context)
+        options = (*mount.mount_flags, "ro") if request.readonly else tuple(mount.mount_flags)
+        async with self._device(volume, named) as device:
+            await self._mounter.stage(device, target, mount.fs_type, options)
+
     async def node_unpublish_volume(
         self, request: v1.NodeUnpublishVolumeRequest
     ) -> v1.NodeUnpublishVolumeResponse:
         await self._mounter.unpublish(self._paths.real(request.target_path))
+        # The request does not say what kind of volume it was; a disk's own id is never a kubelet's handle.
+        if request.volume_id.startswith(INLINE_HANDLE) and self._inline.possible:
+            await self._inline.remove(request.volume_id)
         return v1.NodeUnpublishVolumeResponse()
 
     async def node_get_volume_stats(

@@ -35,6 +35,15 @@ _SNAPSHOT_FOR = {
     "csi.storage.k8s.io/volumesnapshot/namespace": "kubernetes.io/created-for/volumesnapshot/namespace",
     "csi.storage.k8s.io/volumesnapshotcontent/name": "kubernetes.io/created-for/volumesnapshotcontent/name",
 }
+_GROUP_FOR = {
+    "csi.storage.k8s.io/volumegroupsnapshot/name": "kubernetes.io/created-for/volumegroupsnapshot/name",
+    "csi.storage.k8s.io/volumegroupsnapshot/namespace": (
+        "kubernetes.io/created-for/volumegroupsnapshot/namespace"
+    ),
+    "csi.storage.k8s.io/volumegroupsnapshotcontent/name": (
+        "kubernetes.io/created-for/volumegroupsnapshotcontent/name"
+    ),
+}
 _Mode = v1.VolumeCapability.AccessMode
 # A disk is attached to one instance at a time.
 MODES = frozenset(
@@ -164,16 +173,25 @@ def parse_change(wanted: Mapping[str, str]) -> Disk:
 
 def snapshot_tags(parameters: Mapping[str, str]) -> dict[str, str]:
     """A VolumeSnapshotClass's parameters are tags only."""
+    return _tags(parameters, _SNAPSHOT_FOR, "CreateSnapshot")
+
+
+def group_tags(parameters: Mapping[str, str]) -> dict[str, str]:
+    """A VolumeGroupSnapshotClass's parameters."""
+    return _tags(parameters, _GROUP_FOR, "CreateVolumeGroupSnapshot")
+
+
+def _tags(parameters: Mapping[str, str], known: Mapping[str, str], call: str) -> dict[str, str]:
     tags = {}
     for key, value in parameters.items():
         lowered = key.lower()
-        if lowered in _SNAPSHOT_FOR:
-            tags[_SNAPSHOT_FOR[lowered]] = value
+        if lowered in known:
+            tags[known[lowered]] = value
         elif lowered.startswith("tagspecification"):
             name, _, content = value.partition("=")
             tags[name] = content
         else:
-            raise InvalidArgument(f"Invalid parameter key {key} for CreateSnapshot")
+            raise InvalidArgument(f"Invalid parameter key {key} for {call}")
     return tags
 
 

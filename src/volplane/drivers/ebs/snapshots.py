@@ -14,7 +14,7 @@ from volplane.base import clock
 from volplane.csi import v1
 from volplane.drivers.ebs import parameters, refusals
 from volplane.drivers.ebs.ec2 import Ec2, Refused, Snapshot
-from volplane.drivers.ebs.facts import CLUSTER_TAG, NAME, SNAPSHOT_TAG, VERSION
+from volplane.drivers.ebs.facts import CLUSTER_TAG, GROUP_TAG, NAME, SNAPSHOT_TAG, VERSION
 from volplane.drivers.ebs.parameters import GIB
 from volplane.drivers.ebs.refusals import translated
 from volplane.sdk import Driver
@@ -62,7 +62,7 @@ class SnapshotCalls(Driver):
         found = [s for s in sorted(found, key=lambda s: s.id) if s.id > after]
         page = found[:most] if most else found
         token = page[-1].id if len(page) < len(found) else ""
-        entries = [v1.ListSnapshotsResponse.Entry(snapshot=_shown(s)) for s in page]
+        entries = [v1.ListSnapshotsResponse.Entry(snapshot=shown(s)) for s in page]
         return v1.ListSnapshotsResponse(entries=entries, next_token=token)
 
     async def _found(self, snapshot: str, volume: str) -> list[Snapshot]:
@@ -74,7 +74,7 @@ class SnapshotCalls(Driver):
     async def get_snapshot(self, request: v1.GetSnapshotRequest) -> v1.GetSnapshotResponse:
         with translated():
             snapshot = await self._ec2.snapshot(known_snapshot(request.snapshot_id))
-        return v1.GetSnapshotResponse(snapshot=_shown(snapshot))
+        return v1.GetSnapshotResponse(snapshot=shown(snapshot))
 
 
 def known_snapshot(snapshot: str) -> str:
@@ -86,10 +86,10 @@ def known_snapshot(snapshot: str) -> str:
 def _answer(snapshot: Snapshot) -> v1.CreateSnapshotResponse:
     if snapshot.state == "error":
         raise Internal(f"{snapshot.id} of {snapshot.volume} failed: {snapshot.why}")
-    return v1.CreateSnapshotResponse(snapshot=_shown(snapshot))
+    return v1.CreateSnapshotResponse(snapshot=shown(snapshot))
 
 
-def _shown(snapshot: Snapshot) -> v1.Snapshot:
+def shown(snapshot: Snapshot) -> v1.Snapshot:
     cut = Timestamp()
     cut.FromDatetime(clock.parse(snapshot.started))
     return v1.Snapshot(
@@ -98,4 +98,5 @@ def _shown(snapshot: Snapshot) -> v1.Snapshot:
         size_bytes=snapshot.size * GIB,
         creation_time=cut,
         ready_to_use=snapshot.state == "completed",
+        group_snapshot_id=snapshot.tags.get(GROUP_TAG, ""),
     )

@@ -43,7 +43,13 @@ class Groups(Writer):
     name = "group-snapshot-controller"
     component = COMPONENT
 
-    def __init__(self, client: Client, settings: Settings, *, events: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings = Settings(),  # noqa: B008  (frozen)
+        *,
+        events: Recorder | None = None,
+    ) -> None:
         self.workers = settings.worker_threads
         self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
         self.resync = settings.resync_period

@@ -1,0 +1,145 @@
+"""Snapshots of several volumes at one moment.
+
+EC2 takes them for the volumes of one instance in one call. A volume that is attached to nobody does not
+change, so its snapshot may be taken beside that; volumes on several instances have no moment in common, and
+are refused. The subtle thing: all snapshots carry the group's name, and the last act is to seal the group.
+What is there without a seal was cut off and answered to nobody: it is taken anew. What is incomplete behind
+a seal has lost something since, and nothing replaces that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from volplane.csi import v1
+from volplane.drivers.ebs import parameters, refusals
+from volplane.drivers.ebs.ec2 import Refused, Snapshot, Volume
+from volplane.drivers.ebs.facts import CLUSTER_TAG, GROUP_TAG, NAME, SEAL_TAG
+from volplane.drivers.ebs.refusals import translated
+from volplane.drivers.ebs.snapshots import SnapshotCalls, shown
+from volplane.sdk.errors import AlreadyExists, FailedPrecondition, Internal, InvalidArgument, NotFound
+
+
+class GroupCalls(SnapshotCalls):
+    async def create_volume_group_snapshot(
+        self, request: v1.CreateVolumeGroupSnapshotRequest
+    ) -> v1.CreateVolumeGroupSnapshotResponse:
+        tags = parameters.group_tags(request.parameters)
+        group, wanted = group_id(request.name), frozenset(request.source_volume_ids)
+        with translated():
+            found = await self._members(group)
+            if found and {s.volume for s in found} != wanted:
+                found = await self._kept(request.name, found, wanted)
+            if not found:
+                found = await self._take(wanted, {**tags, GROUP_TAG: group, CLUSTER_TAG: "true"})
+            if not any(SEAL_TAG in s.tags for s in found):
+                await self._ec2.create_tags([s.id for s in found], {SEAL_TAG: "true"})
+        return v1.CreateVolumeGroupSnapshotResponse(group_snapshot=_group(group, found))
+
+    async def _kept(self, name: str, found: list[Snapshot], wanted: frozenset[str]) -> list[Snapshot]:
+        """Of a group that is not what is asked for: nothing, if it was cut off; else a refusal."""
+        volumes = {s.volume for s in found}
+        if any(SEAL_TAG in s.tags for s in found):
+            if volumes < wanted:
+                missing = ", ".join(sorted(wanted - volumes))
+                raise FailedPrecondition(f"the group {name} has lost its snapshots of {missing}")
+            raise AlreadyExists(f"{name} is a group of {', '.join(sorted(volumes))}")
+        await self._remove(found)
+        return []
+
+    async def _take(self, wanted: Iterable[str], tags: dict[str, str]) -> list[Snapshot]:
+        volumes = [await self._known(volume) for volume in sorted(wanted)]
+        attached = {v.id: v.attachments[0].instance for v in volumes if v.attachments}
+        places = sorted(set(attached.values()))
+        if len(places) > 1:
+            text = f"the volumes are attached to {', '.join(places)}, and have no moment in common"
+            raise FailedPrecondition(text)
+        made = []
+        for instance in places:
+            made += await self._take_attached(instance, attached, tags)
+        for volume in (v.id for v in volumes if v.id not in attached):
+            made.append(await self._ec2.create_snapshot(volume, f"Created by {NAME} for {volume}", tags))
+        return made
+
+    async def _take_attached(
+        self, instance: str, wanted: Iterable[str], tags: dict[str, str]
+    ) -> list[Snapshot]:
+        others = [volume for volume in await self._ec2.data_volumes(instance) if volume not in wanted]
+        description = f"Created by {NAME} for a group on {instance}"
+        made = await self._ec2.create_snapshots(instance, others, description, tags)
+        # What was attached a moment ago is in the set too; what was detached is not.
+        await self._remove([s for s in made if s.volume not in wanted])
+        made = [s for s in made if s.volume in wanted]
+        if {s.volume for s in made} != set(wanted):
+            await self._remove(made)
+            raise FailedPrecondition(f"a volume of the group has just left {instance}")
+        return made
+
+    async def _known(self, volume: str) -> Volume:
+        if not volume.startswith("vol-"):
+            raise NotFound(f"there is no volume {volume}")
+        return await self._ec2.volume(volume)
+
+    async def delete_volume_group_snapshot(
+        self, request: v1.DeleteVolumeGroupSnapshotRequest
+    ) -> v1.DeleteVolumeGroupSnapshotResponse:
+        with translated():
+            found = await self._members(request.group_snapshot_id)
+            # Those that are gone are fine: an earlier call may have been cut off.
+            _check(request.group_snapshot_id, [s.id for s in found], request.snapshot_ids, all_there=False)
+            await self._remove(found)
+        return v1.DeleteVolumeGroupSnapshotResponse()
+
+    async def get_volume_group_snapshot(
+        self, request: v1.GetVolumeGroupSnapshotRequest
+    ) -> v1.GetVolumeGroupSnapshotResponse:
+        with translated():
+            found = await self._members(request.group_snapshot_id)
+        if not found:
+            raise NotFound(f"there is no group of snapshots {request.group_snapshot_id}")
+        _check(request.group_snapshot_id, [s.id for s in found], request.snapshot_ids, all_there=True)
+        return v1.GetVolumeGroupSnapshotResponse(group_snapshot=_group(request.group_snapshot_id, found))
+
+    async def _members(self, group: str) -> list[Snapshot]:
+        return await self._ec2.snapshots({f"tag:{GROUP_TAG}": group})
+
+    async def _remove(self, snapshots: Iterable[Snapshot]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for snapshot in snapshots:
+                tasks.create_task(self._forget(snapshot.id))
+
+    async def _forget(self, snapshot: str) -> None:
+        try:
+            await self._ec2.delete_snapshot(snapshot)
+        except Refused as error:
+            if error.code != refusals.NO_SNAPSHOT:
+                raise
+
+
+def group_id(name: str) -> str:
+    return f"snapgroup-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
+
+
+def _check(group: str, members: Sequence[str], told: Sequence[str], *, all_there: bool) -> None:
+    """The caller's list of the group's snapshots, if it gives one."""
+    strange = set(members) - set(told) or (all_there and set(told) - set(members))
+    if told and strange:
+        raise InvalidArgument(f"{group} consists of {', '.join(sorted(members))}")
+
+
+def _group(group: str, members: Sequence[Snapshot]) -> v1.VolumeGroupSnapshot:
+    for member in members:
+        if member.state == "error":
+            raise Internal(f"{member.id} of {member.volume} failed: {member.why}")
+    found = [shown(member) for member in sorted(members, key=lambda s: s.id)]
+    cut: Timestamp = min((s.creation_time for s in found), key=lambda t: (t.seconds, t.nanos))
+    return v1.VolumeGroupSnapshot(
+        group_snapshot_id=group,
+        snapshots=found,
+        creation_time=cut,
+        ready_to_use=all(s.ready_to_use for s in found),
+    )

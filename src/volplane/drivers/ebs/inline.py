@@ -1,0 +1,105 @@
+"""Volumes that a pod has written into its own manifest: made when the pod is published, gone when it leaves.
+
+The node does alone what controller and sidecars do otherwise, so it needs the EC2 API. Nothing is kept on
+the node: the disk is made with a token and carries the handle that the kubelet gave it, by which it is found
+again after any crash, and removed when the kubelet unpublishes what it finds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
+
+from volplane.api import quantity
+from volplane.csi import v1
+from volplane.drivers.ebs import parameters, refusals
+from volplane.drivers.ebs.attaching import Attaching, until_created
+from volplane.drivers.ebs.ec2 import Ec2, Refused, Volume
+from volplane.drivers.ebs.facts import CLUSTER_TAG, INLINE_TAG
+from volplane.drivers.ebs.parameters import Disk
+from volplane.drivers.ebs.refusals import translated
+from volplane.sdk.errors import FailedPrecondition, InvalidArgument
+
+DEFAULT_SIZE = 1  # GiB
+
+_POD = "csi.storage.k8s.io/"
+_FOR = {
+    f"{_POD}pod.name": "kubernetes.io/created-for/pod/name",
+    f"{_POD}pod.namespace": "kubernetes.io/created-for/pod/namespace",
+}
+
+
+Connect: TypeAlias = Callable[[], Awaitable[Ec2]]
+
+
+class Inline:
+    def __init__(self, connect: Connect | None, *, instance: str, zone: str) -> None:
+        self._connect, self._instance, self._zone = connect, instance, zone
+        self._ec2: Ec2 | None = None
+        self._attaching: Attaching | None = None
+
+    async def close(self) -> None:
+        if self._ec2 is not None:
+            await self._ec2.close()
+
+    async def _cloud(self) -> tuple[Ec2, Attaching]:
+        """Connected when it is first needed: most nodes never see such a volume, and some have no keys."""
+        if self._connect is None:
+            raise FailedPrecondition("inline volumes need the EC2 API, and this node has no access to it")
+        if self._ec2 is None or self._attaching is None:
+            self._ec2 = await self._connect()
+            self._attaching = Attaching(self._ec2)
+        return self._ec2, self._attaching
+
+    async def attach(self, handle: str, attributes: Mapping[str, str]) -> tuple[str, str]:
+        """The disk of a handle, made if it is not there: its id, and its device here."""
+        disk, size = wanted(attributes)
+        tags = {**disk.tags, INLINE_TAG: handle, CLUSTER_TAG: "true"}
+        tags |= {tag: attributes[key] for key, tag in _FOR.items() if attributes.get(key)}
+        with translated():
+            ec2, attaching = await self._cloud()
+            volume = await self._found(ec2, handle)
+            if volume is None:
+                token = hashlib.sha256(f"inline {handle}".encode()).hexdigest()
+                volume = await ec2.create_volume(
+                    disk.request(size, self._zone) | {"ClientToken": token}, tags
+                )
+            await until_created(ec2, volume.id, volume.state)
+            return volume.id, await attaching.attach(volume.id, self._instance)
+
+    async def remove(self, handle: str) -> None:
+        """Nothing there is fine."""
+        with translated():
+            ec2, attaching = await self._cloud()
+            volume = await self._found(ec2, handle)
+            if volume is None:
+                return
+            await attaching.detach(volume.id, self._instance)
+            try:
+                await ec2.delete_volume(volume.id)
+            except Refused as error:
+                if error.code != refusals.NO_VOLUME:
+                    raise
+
+    @property
+    def possible(self) -> bool:
+        return self._connect is not None
+
+    async def _found(self, ec2: Ec2, handle: str) -> Volume | None:
+        found = await ec2.volumes({f"tag:{INLINE_TAG}": handle})
+        return next((v for v in found if v.state in ("creating", "available", "in-use")), None)
+
+
+def wanted(attributes: Mapping[str, str]) -> tuple[Disk, int]:
+    """The disk that a pod's volumeAttributes ask for, and its size in GiB."""
+    given = {k: v for k, v in attributes.items() if not k.startswith(_POD)}
+    text = given.pop("size", f"{DEFAULT_SIZE}Gi")
+    try:
+        size = quantity.value(text)
+    except ValueError as error:
+        raise InvalidArgument(f"invalid size {text!r}: {error}") from error
+    if size <= 0:
+        raise InvalidArgument(f"invalid size {text!r}: more than nothing is expected")
+    disk = parameters.parse(given)
+    return disk, disk.size(v1.CapacityRange(required_bytes=size))

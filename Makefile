@@ -5,7 +5,7 @@ PYTHON ?= python3
 CACHE  ?= $(HOME)/.cache/volplane
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages peers demo test lint bench proto reference lock clean
+.PHONY: help setup packages peers demo test lint bench proto reference deploy lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ proto: setup ## generate the Python of all *.proto files
 
 reference: setup ## write docs/reference.md from the code
 	$(BIN)/python tools/reference.py
+
+deploy: setup ## write deploy/kubernetes from the chart
+	$(BIN)/python tools/deploy.py
 
 lock: ## pin the dependencies anew, with hashes
 	$(BIN)/python tools/lock.py

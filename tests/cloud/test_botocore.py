@@ -137,6 +137,44 @@ async def test_snapshots_with_waiters(tmp_path: Path) -> None:
     await script(tmp_path, story)
 
 
+async def test_snapshots_of_all_volumes_of_an_instance(tmp_path: Path) -> None:
+    def story(ec2: Any) -> None:
+        volumes = []
+        for device in ("/dev/xvdba", "/dev/xvdbb", "/dev/xvdbc"):
+            tags = tagged("volume", at=device)
+            made = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1, TagSpecifications=tags)
+            ec2.attach_volume(VolumeId=made["VolumeId"], InstanceId="i-01", Device=device)
+            volumes.append(made["VolumeId"])
+        instance = {"InstanceId": "i-01", "ExcludeBootVolume": True, "ExcludeDataVolumeIds": volumes[2:]}
+        taken = ec2.create_snapshots(
+            InstanceSpecification=instance,
+            Description="both",
+            CopyTagsFromSource="volume",
+            TagSpecifications=tagged("snapshot", of="all"),
+        )["Snapshots"]
+        assert {s["VolumeId"] for s in taken} == set(volumes[:2])
+        assert {s["State"] for s in taken} == {"completed"}
+        assert len({s["StartTime"] for s in taken}) == 1
+        ec2.get_waiter("snapshot_completed").wait(SnapshotIds=[s["SnapshotId"] for s in taken])
+        assert {s["Description"] for s in ec2.describe_snapshots()["Snapshots"]} == {"both"}
+        (one,) = ec2.describe_snapshots(Filters=[{"Name": "tag:at", "Values": ["/dev/xvdba"]}])["Snapshots"]
+        assert (one["VolumeId"], one["VolumeSize"]) == (volumes[0], 1)
+        nobody = {"InstanceId": "i-09"}
+        refused("InvalidInstanceID.NotFound", ec2.create_snapshots, InstanceSpecification=nobody)
+        nothing = {"InstanceId": "i-01", "ExcludeDataVolumeIds": volumes}
+        refused("InvalidParameterCombination", ec2.create_snapshots, InstanceSpecification=nothing)
+        loose = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1)["VolumeId"]
+        wrong = {"InstanceId": "i-01", "ExcludeDataVolumeIds": [loose]}
+        refused("InvalidAttachment.NotFound", ec2.create_snapshots, InstanceSpecification=wrong)
+        whole = {"InstanceId": "i-01"}
+        refused("DryRunOperation", ec2.create_snapshots, InstanceSpecification=whole, DryRun=True)
+        assert len(ec2.describe_snapshots()["Snapshots"]) == 2
+        for volume in volumes:
+            ec2.detach_volume(VolumeId=volume)
+
+    await script(tmp_path, story)
+
+
 async def test_every_refusal_has_its_code(tmp_path: Path) -> None:
     def story(ec2: Any) -> None:
         def create(**given: Any) -> Any:

@@ -132,6 +132,27 @@ async def test_the_next_start_finishes_what_a_kill_interrupted(tmp_path: Path, p
     assert not [f for f in devices.loops().values() if f.startswith(str(tmp_path))]
 
 
+@pytest.mark.parametrize("point", ["asked", "intent", "effect", "member", "result"])
+async def test_a_set_of_snapshots_is_there_as_a_whole_or_not_at_all(tmp_path: Path, point: str) -> None:
+    async with service(tmp_path, f"cloud:CreateSnapshots:{point}") as (ec2, process):
+        for number, device in enumerate(("/dev/xvdba", "/dev/xvdbb")):
+            volume = await ec2.create_volume({**GIVEN, "ClientToken": str(number)}, {})
+            await ec2.attach_volume(volume.id, "i-1", device)
+        with pytest.raises(Unreachable):
+            await ec2.create_snapshots("i-1", [], "", {})
+        assert await process.wait() == -signal.SIGKILL
+    async with service(tmp_path) as (ec2, _):
+        found = await ec2.snapshots()
+        assert len(found) == (2 if point == "result" else 0)
+        assert all(s.state == "completed" for s in found)
+        made = await ec2.create_snapshots("i-1", [], "", {})
+        assert {s.volume for s in made} == {v.id for v in await ec2.volumes()}
+        assert len(os.listdir(tmp_path / "snapshots")) == len(found) + 2
+        for volume in await ec2.volumes():
+            await ec2.detach_volume(volume.id, "i-1")
+    assert not [f for f in devices.loops().values() if f.startswith(str(tmp_path))]
+
+
 async def test_two_services_do_not_share_a_directory(tmp_path: Path) -> None:
     async with service(tmp_path):
         second = await asyncio.create_subprocess_exec(

@@ -301,3 +301,96 @@ def test_a_raw_device_goes_from_pod_to_pod_with_its_data(up: Up) -> None:
     assert int(sh(up, "two", "blockdev --getsize64 /dev/data")) == 2 << 30
     assert read(up, "two", "/dev/data") == before
     end(up, "two")
+
+
+TOGETHER = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: both
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: c
+      image: busybox
+      command: [sleep, "10000"]
+      volumeMounts: [{name: d, mountPath: /data}, {name: l, mountPath: /log}]
+  volumes:
+    - {name: d, persistentVolumeClaim: {claimName: db-data}}
+    - {name: l, persistentVolumeClaim: {claimName: db-log}}
+---
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata:
+  name: db
+spec:
+  source:
+    selector: {matchLabels: {app: db}}
+"""
+INLINE = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: cache
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: c
+      image: busybox
+      command: [sleep, "10000"]
+      volumeMounts: [{name: v, mountPath: /data}]
+  volumes:
+    - name: v
+      csi:
+        driver: ebs.csi.aws.com
+        fsType: xfs
+        volumeAttributes: {size: 2Gi, type: gp3}
+"""
+
+
+def test_volumes_that_belong_together_are_taken_together(up: Up) -> None:
+    for name in ("db-data", "db-log"):
+        up.apply(claim(name).replace(f"name: {name}", f"name: {name}\n  labels: {{app: db}}"))
+    bound = lambda: {status(up, name).get("phase") for name in ("db-data", "db-log")} == {"Bound"}  # noqa: E731
+    wait_until("both claims are bound", bound, 60)
+    runs, taken = TOGETHER.split("---")
+    up.apply(runs)
+    up.wait_running("both", 60)
+    before = write(up, "both"), write(up, "both", "/log/file")
+    up.apply(taken)
+    wait_until(
+        "the group is ready",
+        lambda: up.get("volumegroupsnapshot", "db").get("status", {}).get("readyToUse"),
+        60,
+    )
+    members = up.items("volumesnapshots")
+    wait_until("its members are ready", lambda: all(ready(up, m["metadata"]["name"]) for m in members), 60)
+    assert len(members) == 2
+    end(up, "both")
+    found = []
+    for number, member in enumerate(members):
+        source = (
+            f"{{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {member['metadata']['name']}}}"
+        )
+        up.apply(claim(f"again-{number}", dataSource=source))
+        run(up, f"again-{number}", f"again-{number}")
+        found.append(read(up, f"again-{number}"))
+        end(up, f"again-{number}")
+    assert sorted(found) == sorted(before)
+    up.kubectl("delete", "volumegroupsnapshot", "db", "--timeout=60s")
+    wait_until("its snapshots are gone", lambda: up.aws("describe-snapshots")["Snapshots"] == [], 60)
+
+
+def test_a_volume_written_into_a_pod_comes_and_goes_with_it(up: Up) -> None:
+    known = {v["VolumeId"] for v in up.aws("describe-volumes")["Volumes"]}
+    up.apply(INLINE)
+    up.wait_running("cache", 60)
+    assert " xfs " in sh(up, "cache", "mount | grep ' /data '")
+    assert mebibytes(up, "cache") > 1500
+    write(up, "cache")
+    made = [v for v in up.aws("describe-volumes")["Volumes"] if v["VolumeId"] not in known]
+    assert [(v["Size"], v["State"]) for v in made] == [(2, "in-use")]
+    assert up.items("volumeattachments") == []
+    end(up, "cache")
+    gone = lambda: {v["VolumeId"] for v in up.aws("describe-volumes")["Volumes"]} == known  # noqa: E731
+    wait_until("its disk is gone", gone, 60)

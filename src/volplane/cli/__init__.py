@@ -26,6 +26,7 @@ VERBS = {
     "resizer": "sidecar: grows and modifies volumes",
     "snapshotter": "sidecar: takes and deletes snapshots",
     "snapshot-controller": "the snapshot controller by itself",
+    "fencer": "sidecar: releases nodes whose instances are off",
     "registrar": "sidecar: registers a driver with its node",
     "liveness": "sidecar: answers health checks for a driver",
 }

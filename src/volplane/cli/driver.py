@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable
 
 import click
 
+from volplane.api import errors
+from volplane.api.core import Node
 from volplane.cli.failure import Failure
 from volplane.cli.node import account
-from volplane.cli.running import need_root, serve, until
+from volplane.cli.running import connect, need_root, serve, until
 from volplane.drivers import ebs, efs
+from volplane.drivers.ebs import metadata
 from volplane.host import Host, NodePaths
 
 
@@ -18,26 +22,71 @@ from volplane.host import Host, NodePaths
 @click.argument("mode", type=click.Choice(["controller", "node"]))
 @click.option("--driver", type=click.Choice(["ebs", "efs"]), default="ebs", help="which one")
 @click.option("--endpoint", required=True, help="the socket to serve, such as unix:///csi/csi.sock")
-@click.option("--instance-id", default="", help="node: the instance this machine is")
-@click.option("--zone", default="", help="node: the zone it is in")
+@click.option("--instance-id", default="", help="node: the instance this machine is; else found out")
+@click.option("--zone", default="", help="node: the zone it is in; else found out")
+@click.option("--volume-attach-limit", default=ebs.MAX_VOLUMES, help="node: how many disks it takes")
 @click.option(
     "--root-dir", default="", help="node: the directory that stands for /var/lib/kubelet; else itself"
 )
 @click.option("--shared-dir", default="/var/lib/volplane/efs", help="efs: where shared file systems are")
+@click.option("--kubeconfig", default="", help="node: where the API server is, if the Node has to be asked")
 def command(
-    mode: str, driver: str, endpoint: str, instance_id: str, zone: str, root_dir: str, shared_dir: str
+    mode: str,
+    driver: str,
+    endpoint: str,
+    instance_id: str,
+    zone: str,
+    volume_attach_limit: int,
+    root_dir: str,
+    shared_dir: str,
+    kubeconfig: str,
 ) -> None:
     """Serve the driver's controller or node service until stopped.
 
     The disk service and the keys come from AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+
+    A node of ebs is told its instance and zone, or asks the instance's metadata, or reads them from the Node
+    that CSI_NODE_NAME names. A node of efs is known by --instance-id or by that name.
     """
     if mode == "node" or driver == "efs":
-        need_root()
-    if mode == "node" and (not instance_id or (driver == "ebs" and not zone)):
-        raise Failure("a node service needs --instance-id, and that of ebs --zone")
+        need_root(loops=False)
     socket = "/" + endpoint.removeprefix("unix:").lstrip("/")
-    place = ebs.Place(instance_id, zone)
-    serve(lambda stop: _serve(mode, socket, place, root_dir, shared_dir if driver == "efs" else "", stop))
+    shared = shared_dir if driver == "efs" else ""
+
+    async def work(stop: asyncio.Event) -> None:
+        place = ebs.Place(instance_id or os.environ.get("CSI_NODE_NAME", ""), zone, volume_attach_limit)
+        if (mode, driver) == ("node", "ebs") and not (instance_id and zone):
+            where = await _find(kubeconfig)
+            place = ebs.Place(instance_id or where.instance, zone or where.zone, volume_attach_limit)
+        elif mode == "node" and not place.instance:
+            raise Failure("a node service needs --instance-id, or CSI_NODE_NAME")
+        await _serve(mode, socket, place, root_dir, shared, stop)
+
+    serve(work)
+
+
+async def _find(kubeconfig: str) -> metadata.Where:
+    """Where this node is. Raises Failure."""
+    told = await metadata.from_instance(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
+    name = os.environ.get("CSI_NODE_NAME", "")
+    if told is not None:
+        return told
+    if not name:
+        raise Failure(
+            "a node service of ebs needs --instance-id and --zone: there are no instance metadata, and"
+            " CSI_NODE_NAME names no Node"
+        )
+    client = connect(kubeconfig, "ebs-plugin")
+    try:
+        told = metadata.from_node(await client.get(Node, name))
+    except errors.APIError as error:
+        raise Failure(f"Node {name} cannot be read: {error}") from error
+    finally:
+        await client.close()
+        await client.transport.close()
+    if told is None:
+        raise Failure(f"Node {name} has no providerID of AWS and zone: give --instance-id and --zone")
+    return told
 
 
 async def _serve(

@@ -85,4 +85,10 @@ def account() -> ebs.Account:
     env = os.environ.get
     region = env("AWS_REGION", env("AWS_DEFAULT_REGION", "us-east-1"))
     endpoint = env("AWS_ENDPOINT_URL_EC2", env("AWS_ENDPOINT_URL", ""))
-    return ebs.Account(endpoint, region, env("AWS_ACCESS_KEY_ID", ""), env("AWS_SECRET_ACCESS_KEY", ""))
+    return ebs.Account(
+        endpoint,
+        region,
+        env("AWS_ACCESS_KEY_ID", ""),
+        env("AWS_SECRET_ACCESS_KEY", ""),
+        env("AWS_SESSION_TOKEN", ""),
+    )

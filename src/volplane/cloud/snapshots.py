@@ -118,7 +118,11 @@ class Snapshots:
                 await self._failed(snapshot.id, refusal.message)
             raise refusal from error
         reached("CreateSnapshots", "effect")
-        return [await self._completed(s.id, await service.disks.stored(s.id)) for s in wanted]
+        done = []
+        for snapshot in wanted:
+            done.append(await self._completed(snapshot.id, await service.disks.stored(snapshot.id)))
+            reached("CreateSnapshots", "member")
+        return done
 
     async def _capture_set(self, wanted: list[Snapshot]) -> None:
         disks = self._service.disks

@@ -16,10 +16,11 @@ from volplane import sdk
 from volplane.drivers.ebs.controller import Controller
 from volplane.drivers.ebs.ec2 import Ec2
 from volplane.drivers.ebs.facts import NAME
-from volplane.drivers.ebs.node import Node, Place
+from volplane.drivers.ebs.node import MAX_VOLUMES, Node, Place
 from volplane.host import Host, NodePaths
 
 __all__ = [
+    "MAX_VOLUMES",
     "NAME",
     "Account",
     "Controller",
@@ -40,6 +41,7 @@ class Account(Struct, frozen=True):
     region: str = "us-east-1"
     access_key: str = ""
     secret_key: str = ""
+    session_token: str = ""  # of keys that are lent for a while
 
 
 class Whole(Controller, Node):
@@ -57,7 +59,7 @@ class Whole(Controller, Node):
 
 async def connect(account: Account, host: Host) -> Ec2:
     if account.access_key:
-        credentials = Credentials(account.access_key, account.secret_key)
+        credentials = Credentials(account.access_key, account.secret_key, account.session_token or None)
     else:
         credentials = await host.call(_found_credentials)
     endpoint = account.endpoint or f"https://ec2.{account.region}.amazonaws.com"

@@ -1,0 +1,36 @@
+"""`volplane fencer`: the node fencer beside the EBS driver's controller."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from volplane.cli.node import account
+from volplane.cli.running import connect, serve, until
+from volplane.drivers import ebs
+from volplane.host import Host
+from volplane.sidecars import fencer
+
+
+@click.command()
+@click.option("--kubeconfig", default="", help="where the API server is, and who we are")
+def command(kubeconfig: str) -> None:
+    """Taint nodes whose instances are off, so that their pods and volumes are released, until stopped.
+
+    The disk service and the keys come from AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+    """
+    serve(lambda stop: _work(kubeconfig, stop))
+
+
+async def _work(kubeconfig: str, stop: asyncio.Event) -> None:
+    host = Host()
+    client = connect(kubeconfig, "node-fencer")
+    ec2 = await ebs.connect(account(), host)
+    try:
+        await until(stop, fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off))
+    finally:
+        await ec2.close()
+        await client.close()
+        await client.transport.close()
+        await host.close()

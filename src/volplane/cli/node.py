@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 import click
+import msgspec
 
 from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import connect, need_root, serve, until
 from volplane.client.kubeconfig import BadKubeconfig
+from volplane.cluster.brought import BadImage, program
 from volplane.cluster.images import Kit, by_account, images
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.node import runner
+from volplane.node.programs import Program, Programs
 from volplane.node.settings import NodeSettings, pki_of
 
 
@@ -24,6 +28,10 @@ from volplane.node.settings import NodeSettings, pki_of
 @click.option("--bootstrap-kubeconfig", default="", help="how to become a node while --kubeconfig is missing")
 @click.option("--cover", multiple=True, help="a directory that no container may see")
 @click.option("--latency", default="", help="disks take as long as a cloud's: ebs, io2 or efs")
+@click.option(
+    "--image", "mapped", multiple=True, help="registry/name=path-or-command: a program for an image"
+)
+@click.option("--programs-file", default="", help="the same for many images, as JSON")
 @click.option("--shared-dir", default="/var/lib/volplane/efs", help="where shared file systems are")
 def command(
     settings: NodeSettings,
@@ -31,6 +39,8 @@ def command(
     bootstrap_kubeconfig: str,
     cover: tuple[str, ...],
     latency: str,
+    mapped: tuple[str, ...],
+    programs_file: str,
     shared_dir: str,
 ) -> None:
     """Run pods and their volumes on this machine until stopped; then pods are stopped, volumes unmounted."""
@@ -40,9 +50,19 @@ def command(
         if bootstrap_kubeconfig:
             await until(stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, pki_of(settings)))
         if not stop.is_set():
-            await _serve(settings, kubeconfig, cover, latency, shared_dir, stop)
+            await _serve(
+                settings, kubeconfig, cover, latency, _programs(mapped, programs_file), shared_dir, stop
+            )
 
     serve(work)
+
+
+def _programs(mapped: tuple[str, ...], file: str) -> Programs:
+    try:
+        given = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Program]) if file else {}
+        return Programs({**given, **dict(map(program, mapped))})
+    except (BadImage, OSError, msgspec.MsgspecError) as error:
+        raise Failure(str(error)) from error
 
 
 def name_of(settings: NodeSettings) -> str:
@@ -65,6 +85,7 @@ async def _serve(
     kubeconfig: str,
     cover: tuple[str, ...],
     latency: str,
+    standing: Programs,
     shared_dir: str,
     stop: asyncio.Event,
 ) -> None:
@@ -73,7 +94,8 @@ async def _serve(
     places = {name_of(settings): ebs.Place(settings.instance_id, settings.zone, latency=latency)}
     kit = Kit(by_account, host, account(), places, shared_dir)
     try:
-        await runner.run(settings, client, host, images(kit), stop=stop, cover=cover)
+        own = images(kit, standing)
+        await runner.run(settings, client, host, own, stop=stop, cover=cover, programs=standing)
     finally:
         await client.close()
         await client.transport.close()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from typing import Any
 
 import click
 
+from volplane.cli.bringing import bring, brought_by, described
 from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import need_root, serve, until
+from volplane.cluster.brought import Brought
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.separate import Separate
 from volplane.cluster.whole import Cluster, Settings
@@ -22,22 +25,26 @@ TAKE_OVER = 30.0  # seconds
 
 @click.command()
 @options(Settings)
+@bring
 @click.option("--separate", is_flag=True, help="a process per role instead of one for all")
 @click.option("--log-level", type=LEVELS, default="INFO", show_default=True, help="the least that is logged")
-def command(settings: Settings, separate: bool, log_level: str) -> None:
+def command(settings: Settings, separate: bool, log_level: str, **given: Any) -> None:
     """Start a cluster and serve until stopped.
 
     Writes a kubeconfig into the data directory. Ctrl-C stops it cleanly: pods stopped, volumes unmounted,
     loop devices released. Started again on the same directory it continues where it was.
+
+    With a driver of your own it is the only one, unless --builtin-drivers says otherwise.
     """
     need_root()
-    serve(lambda stop: _up(settings, separate, stop), level=log_level)
+    brought = brought_by(**given)
+    serve(lambda stop: _up(settings, brought, separate, stop), level=log_level)
 
 
-async def _up(settings: Settings, separate: bool, stop: asyncio.Event) -> None:
+async def _up(settings: Settings, brought: Brought, separate: bool, stop: asyncio.Event) -> None:
     started = time.monotonic()
     try:
-        async with Separate(settings) if separate else Cluster(settings) as cluster:
+        async with Separate(settings, brought) if separate else Cluster(settings, brought) as cluster:
             await _serve(cluster, stop, started)
     except CannotStart as error:
         raise Failure(str(error)) from error
@@ -45,6 +52,8 @@ async def _up(settings: Settings, separate: bool, stop: asyncio.Event) -> None:
 
 
 async def _serve(cluster: Cluster | Separate, stop: asyncio.Event, started: float) -> None:
+    for line in described(cluster.learned):
+        _say(line)
     await until(stop, cluster.ready())
     if stop.is_set():
         await _take_over(cluster)

@@ -173,6 +173,10 @@ class Https:
     async def close(self) -> None:
         await self._http.close()
 
+    async def raw(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> bytes:
+        """A request of any kind, for objects that have no type here."""
+        return await self._ask(method, path, body, content_type)
+
     async def _ask(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> bytes:
         headers = {"Accept": JSON}
         if body:

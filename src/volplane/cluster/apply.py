@@ -17,6 +17,7 @@ from volplane.client.client import Client
 ROLES = "roles.yaml"  # what the other manifests' pods, and the roles as processes, may do
 # The kinds of snapshots before those who look once, at their start, whether there are any.
 MANIFESTS = (ROLES, "classes.yaml", "snapshots.yaml", "ebs.yaml", "snapshotclasses.yaml", "efs.yaml")
+BARE = (ROLES, "snapshots.yaml")  # without the drivers that come with the program, and their classes
 
 _CUSTOM = {kind.type for kind in kinds.KNOWN}
 _KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.KNOWN}
@@ -28,13 +29,14 @@ def objects(name: str) -> Iterator[Resource]:
     """The objects of one of our manifests."""
     text = (resources.files("volplane") / "manifests" / name).read_text()
     for data in yaml.load_all(text, Loader=yaml.CSafeLoader):
-        yield _typed(data)
+        yield typed(data)
 
 
-def _typed(data: dict[str, Any]) -> Resource:
+def typed(data: dict[str, Any]) -> Resource:
+    """An object as it stands in a manifest. Raises ValueError."""
     kind = kinds.by_kind(data["apiVersion"], data["kind"]) or _KNOWN.get((data["apiVersion"], data["kind"]))
     if kind is None or kind.type is None:
-        raise ValueError(f"a manifest names {data['apiVersion']} {data['kind']}, which is not served")
+        raise ValueError(f"{data['apiVersion']} {data['kind']} is not served here")
     return codec.convert(kind.type, data)
 
 

@@ -7,7 +7,8 @@ container's mounts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -21,9 +22,25 @@ from volplane.drivers import ebs, efs
 from volplane.host import Host
 from volplane.loops.controller import Unable
 from volplane.node.containers.task import TaskContext, TaskImage
+from volplane.node.programs import Programs, repository
 from volplane.sidecars import attacher, fencer, liveness, provisioner, registrar, resizer, snapshotter
 
 T = TypeVar("T", bound=Struct)
+log = logging.getLogger(__name__)
+
+# Upstream's sidecars as their images are called, whatever the registry.
+UPSTREAM = frozenset(
+    {
+        "csi-provisioner",
+        "csi-attacher",
+        "csi-resizer",
+        "csi-snapshotter",
+        "csi-node-driver-registrar",
+        "livenessprobe",
+        "snapshot-controller",
+    }
+)
+
 C = TypeVar("C", provisioner.Settings, attacher.Settings, resizer.Settings, snapshotter.Settings)
 
 
@@ -42,7 +59,33 @@ class DriverSettings(Struct, frozen=True, kw_only=True):
     extra_tags: str = ""
 
 
-def images(kit: Kit) -> dict[str, TaskImage]:
+class Images(Mapping[str, TaskImage]):
+    """The built-in images by all names that manifests have for them.
+
+    Upstream publishes the sidecars in several registries, and vendors copy them into their own; the last part
+    of the name is the same everywhere. An image that a program of this machine stands for is not built in.
+    """
+
+    def __init__(self, own: Mapping[str, TaskImage], programs: Programs | None = None) -> None:
+        self._own, self._programs = own, programs or Programs()
+
+    def _name(self, image: str) -> str:
+        if image in self._own:
+            return image
+        last = repository(image).rpartition("/")[2]
+        return f"volplane/{last}" if last in UPSTREAM and self._programs.get(image) is None else ""
+
+    def __getitem__(self, image: str) -> TaskImage:
+        return self._own[self._name(image)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+
+def images(kit: Kit, programs: Programs | None = None) -> Images:
     """The images by the names that manifests use."""
 
     async def ebs_plugin(context: TaskContext) -> None:
@@ -106,7 +149,11 @@ def images(kit: Kit) -> dict[str, TaskImage]:
         finally:
             await ec2.close()
 
-    return {
+    async def snapshot_controller(context: TaskContext) -> None:
+        log.info("the controller manager looks after snapshots already: nothing to do here")
+        await context.stop.wait()
+
+    own = {
         "volplane/ebs-plugin": ebs_plugin,
         "volplane/efs-plugin": efs_plugin,
         "volplane/csi-provisioner": sidecar(
@@ -120,7 +167,9 @@ def images(kit: Kit) -> dict[str, TaskImage]:
         "volplane/csi-node-driver-registrar": node_driver_registrar,
         "volplane/livenessprobe": livenessprobe,
         "volplane/node-fencer": node_fencer,
+        "volplane/snapshot-controller": snapshot_controller,
     }
+    return Images(own, programs)
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:

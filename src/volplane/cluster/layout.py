@@ -56,6 +56,7 @@ class Layout:
         self.kubeconfig = self.directory / "kubeconfig"
         self.cloud = self.directory / "cloud"
         self.shared = self.directory / "efs"
+        self.guests = self.directory / "shared"  # what drivers that were brought share between nodes
         self.run = self.directory / "run"
         self.ready = self.directory / "ready"
         self._memory = self.directory / "cluster.json"

@@ -4,48 +4,107 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
-from volplane.api.apps import Deployment
-from volplane.api.core import Node
+from msgspec import Struct
+
+from volplane.api.apps import DaemonSet, Deployment, StatefulSet
+from volplane.api.core import ContainerStatus, Node, Pod
 from volplane.api.storage import CSINode
+from volplane.client.cache import Cache
 from volplane.client.client import Client
 from volplane.cluster.errors import NotReady
 from volplane.cluster.layout import Member
-from volplane.drivers.ebs import NAME
+from volplane.drivers import ebs
 
 PATIENCE = 60.0  # seconds; a start that takes longer is stuck, and says on what
 
 
-async def ready(client: Client, members: Sequence[Member]) -> None:
-    """Until every node is Ready and has the driver, and the driver's controller is available."""
-    caches = (client.cache(Node), client.cache(CSINode), client.cache(Deployment))
+class Workload(Struct, frozen=True):
+    kind: str
+    namespace: str
+    name: str
+
+
+class Expected(Struct, frozen=True):
+    """A driver that is to be there: where it is registered, and who must be available beside it."""
+
+    driver: str = ""
+    nodes: tuple[str, ...] = ()
+    workload: Workload | None = None
+
+
+def of_ebs(members: Sequence[Member]) -> Expected:
+    controller = Workload("Deployment", "kube-system", "ebs-csi-controller") if members else None
+    return Expected(ebs.NAME, tuple(m.name for m in members), controller)
+
+
+async def ready(client: Client, members: Sequence[Member], expected: Sequence[Expected]) -> None:
+    """Until every node is Ready, and every driver is registered where it is to be, with its controller."""
+    types = (Node, CSINode, *_KINDS.values(), *((Pod,) if expected else ()))
+    caches: list[Cache[Any]] = [client.cache(kind) for kind in types]
     changed = asyncio.Event()
     ends = [cache.subscribe(lambda *_: changed.set()) for cache in caches]
     try:
         async with asyncio.timeout(PATIENCE):
             for cache in caches:
                 await cache.synced()
-            while missing(client, members):
+            while missing(client, members, expected):
                 changed.clear()
                 await changed.wait()
     except TimeoutError as error:
-        why = missing(client, members) or "the API server does not answer"
-        raise NotReady(f"not ready after {PATIENCE:g} s: {why}") from error
+        why = missing(client, members, expected) or "the API server does not answer"
+        raise NotReady(f"not ready after {PATIENCE:g} s: {why}{_trouble(client, expected)}") from error
     finally:
         for end in ends:
             end()
 
 
-def missing(client: Client, members: Sequence[Member]) -> str:
+def missing(client: Client, members: Sequence[Member], expected: Sequence[Expected]) -> str:
     """What is not there yet, one thing at a time; nothing when all is."""
     for member in members:
         node = client.cache(Node).get(member.name)
         if node is None or not any(c.type == "Ready" and c.status == "True" for c in node.status.conditions):
             return f"node {member.name} is not ready"
-        csinode = client.cache(CSINode).get(member.name)
-        if csinode is None or NAME not in [d.name for d in csinode.spec.drivers]:
-            return f"driver {NAME} is not registered on {member.name}"
-    controller = client.cache(Deployment).get("ebs-csi-controller", "kube-system")
-    if members and (controller is None or not controller.status.ready_replicas):
-        return "the driver's controller is not available"
+    for one in expected:
+        for name in one.nodes:
+            csinode = client.cache(CSINode).get(name)
+            if csinode is None or one.driver not in [d.name for d in csinode.spec.drivers]:
+                return f"driver {one.driver} is not registered on {name}"
+        if one.workload is not None and not _available(client, one.workload):
+            return f"{one.workload.kind} {one.workload.namespace}/{one.workload.name} is not available"
     return ""
+
+
+_KINDS: dict[str, type[Deployment] | type[StatefulSet] | type[DaemonSet]] = {
+    "Deployment": Deployment,
+    "StatefulSet": StatefulSet,
+    "DaemonSet": DaemonSet,
+}
+
+
+def _available(client: Client, workload: Workload) -> bool:
+    found = client.cache(_KINDS[workload.kind]).get(workload.name, workload.namespace)
+    if isinstance(found, DaemonSet):
+        status = found.status
+        return 0 < status.desired_number_scheduled <= status.number_ready
+    return found is not None and bool(found.status.ready_replicas)
+
+
+def _trouble(client: Client, expected: Sequence[Expected]) -> str:
+    """What keeps the pods of a driver from running, in the words of their containers."""
+    spaces = {one.workload.namespace for one in expected if one.workload} | {"kube-system"}
+    for pod in client.cache(Pod).all() if expected else ():
+        if pod.namespace in spaces:
+            for status in pod.status.container_statuses:
+                if said := _said(status):
+                    return f"; container {status.name} of pod {pod.key}: {said}"
+    return ""
+
+
+def _said(status: ContainerStatus) -> str:
+    waiting, last = status.state.waiting, status.last_state.terminated
+    if waiting is None or waiting.reason in ("", "ContainerCreating", "PodInitializing"):
+        return ""
+    ended = f", last exit code {last.exit_code} {last.message}".rstrip() if last else ""
+    return f"{waiting.reason} {waiting.message}".strip() + ended

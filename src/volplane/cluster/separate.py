@@ -28,11 +28,12 @@ from volplane.apiserver.auth.users import MASTERS, NODES
 from volplane.base import clock
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.cluster import readiness
-from volplane.cluster.apply import MANIFESTS, ROLES, apply
+from volplane.cluster import brought, readiness
+from volplane.cluster.apply import BARE, MANIFESTS, ROLES, apply
+from volplane.cluster.brought import NOTHING, Brought, Learned
 from volplane.cluster.errors import NotReady, RoleFailed
 from volplane.cluster.layout import REGION, Layout, Member
-from volplane.cluster.whole import Settings, cloud_settings, node_settings
+from volplane.cluster.whole import Settings, cloud_settings, expected, node_settings
 from volplane.host import Host
 from volplane.host.processes import Process, start_time
 from volplane.node.settings import NodeSettings
@@ -90,8 +91,9 @@ class Runs:
 class Separate:
     """`async with Separate(settings) as cluster:` like `Cluster`, with a process per role."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, brought: Brought = NOTHING) -> None:
+        self.settings, self.brought = settings, brought
+        self.learned = Learned(NOTHING)
         self.layout = Layout(settings.data_dir)
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.runs = Runs(self.layout.run)
@@ -129,7 +131,9 @@ class Separate:
         self.runs.write("up", os.getpid())
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._revived.set)
         self._stack.push_async_callback(self._stop)
-        self._keep("cloud", self._cloud())
+        self.learned = await brought.learn(self.brought, self.host)
+        if self.brought.ours:
+            self._keep("cloud", self._cloud())
         self._keep("apiserver", ["--data-dir", str(self.layout.directory), "--port", str(self.memory.port)])
         await self._connect()
         self.layout.remember(self.memory)
@@ -137,10 +141,13 @@ class Separate:
         self._keep("controller-manager", self._manager())
         self._keep("scheduler", ["--kubeconfig", self._login("system:kube-scheduler")])
         # Links in a node's /dev may be those of before a reboot, until the disk service has set them right.
-        await self._unless_broken(self._cloud_serves())
+        if self.brought.ours:
+            await self._unless_broken(self._cloud_serves())
         for member in self.members:
             self._keep(f"node/{member.name}", self._node(member))
-        await self._apply(MANIFESTS)
+        await self._apply(MANIFESTS if self.brought.ours else BARE)
+        if things := self.learned.things(str(self.layout.guests)):
+            await brought.apply(self._transport, things)
 
     async def _apply(self, manifests: Iterable[str]) -> None:
         """However often the API server dies meanwhile; what was created before stays as it is."""
@@ -153,7 +160,7 @@ class Separate:
                 await asyncio.sleep(FIRST_PAUSE)
 
     async def _connect(self) -> None:
-        transport = kubeconfig.load(self._login("volplane", MASTERS))
+        self._transport = transport = kubeconfig.load(self._login("volplane", MASTERS))
         self._stack.push_async_callback(transport.close)
         self.client = Client(transport, component="volplane")
         self._stack.push_async_callback(self.client.close)
@@ -236,6 +243,10 @@ class Separate:
                 flags.append(f"--{field.replace('_', '-')}={value}")
         if self.settings.latency:
             flags.append(f"--latency={self.settings.latency}")
+        if self.brought.programs:
+            file = self.layout.run / "programs.json"
+            file.write_bytes(msgspec.json.encode(self.brought.programs))
+            flags.append(f"--programs-file={file}")
         return [*flags, f"--shared-dir={self.layout.shared}", f"--cover={self.layout.directory}"]
 
     def _environment(self, *, again: bool) -> dict[str, str]:
@@ -289,7 +300,7 @@ class Separate:
 
     async def ready(self) -> None:
         members = [m for m in self.members if not self._is_down(m)]
-        await self._unless_broken(readiness.ready(self.client, members))
+        await self._unless_broken(readiness.ready(self.client, members, expected(self.learned, members)))
         self._is_up = True
         self.layout.ready.write_text(f"{os.getpid()}\n")
 

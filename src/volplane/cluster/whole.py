@@ -17,16 +17,20 @@ from msgspec import Meta, Struct
 from volplane import apiserver, cloud, scheduler
 from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.server import Server
+from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
-from volplane.cluster import readiness
-from volplane.cluster.apply import apply
+from volplane.cluster import brought, readiness
+from volplane.cluster.apply import BARE, MANIFESTS, apply
+from volplane.cluster.brought import NOTHING, Brought, Learned
 from volplane.cluster.images import Kit, images
 from volplane.cluster.layout import REGION, Layout, Member, Memory
+from volplane.cluster.readiness import Expected
 from volplane.controllers import manager
 from volplane.drivers import ebs
 from volplane.host import Host
 from volplane.node.containers.task import TaskContext
+from volplane.node.programs import Programs
 from volplane.node.runner import NodeRole
 from volplane.node.settings import NodeSettings
 from volplane.rules import latency
@@ -76,8 +80,11 @@ class Cluster:
     server: Server
     memory: Memory
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, brought: Brought = NOTHING) -> None:
+        """`brought`: drivers and manifests of the user's own."""
+        self.settings, self.brought = settings, brought
+        self.programs = Programs(brought.programs)
+        self.learned = Learned(NOTHING)
         self.layout = Layout(settings.data_dir)
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.nodes: dict[str, NodeRole] = {}
@@ -106,6 +113,8 @@ class Cluster:
         self.memory = self.layout.prepared(self.settings.port, self.settings.nodes)
         self.host = Host()
         self._stack.push_async_callback(self.host.close)
+        learning = asyncio.create_task(brought.learn(self.brought, self.host), name="drivers")
+        self._stack.push_async_callback(_ended, learning)
         own = apiserver.Settings(data_dir=str(self.layout.directory), port=self.memory.port)
         self.server = await apiserver.run(own, store)
         self._stack.push_async_callback(self.server.close)
@@ -113,15 +122,26 @@ class Cluster:
         self.caches = await self._stack.enter_async_context(Caches(self.server.local()))
         self.client = self.client_of("volplane")
         self._stack.push_async_callback(self._stop_roles)
-        await self._start_cloud()
+        if self.brought.ours:
+            await self._start_cloud()
         self._spawn(manager.run(self.client_of("kube-controller-manager"), self._manager()), "controllers")
         self._spawn(scheduler.run(self.client_of("kube-scheduler")), "scheduler")
         self._stack.push_async_callback(self._stop_nodes)
+        self.learned = await learning
         async with asyncio.TaskGroup() as group:
-            group.create_task(apply(self.client))
+            group.create_task(self._apply())
             for member in self.members:
                 group.create_task(self._start_node(member))
         self._started = True
+
+    async def _apply(self) -> None:
+        await apply(self.client, MANIFESTS if self.brought.ours else BARE)
+        if things := self.learned.things(str(self.layout.guests)):
+            transport = kubeconfig.load(self.layout.kubeconfig, agent="volplane")
+            try:
+                await brought.apply(transport, things)
+            finally:
+                await transport.close()
 
     @property
     def url(self) -> str:
@@ -163,7 +183,9 @@ class Cluster:
         )
         settings = node_settings(self.server.authority, member, self.memory)
         client = self.client_of("kubelet")
-        node = NodeRole(settings, client, self.host, images(kit), cover=(str(self.layout.directory),))
+        cover = (str(self.layout.directory),)
+        own = images(kit, self.programs)
+        node = NodeRole(settings, client, self.host, own, cover=cover, programs=self.programs)
         self.nodes[member.name] = node
         await node.start()
         self._spawn(node.wait(), member.name)
@@ -185,7 +207,7 @@ class Cluster:
 
     async def ready(self) -> None:
         """Until claims and pods can be served."""
-        await readiness.ready(self.client, self.members)
+        await readiness.ready(self.client, self.members, expected(self.learned, self.members))
         self.layout.ready.write_text(f"{os.getpid()}\n")
 
     async def wait(self) -> None:
@@ -211,6 +233,17 @@ class Cluster:
         for task in roles:
             task.cancel()
         await asyncio.gather(*roles, return_exceptions=True)
+
+
+async def _ended(task: asyncio.Task[Learned]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def expected(learned: Learned, members: list[Member]) -> list[Expected]:
+    """The drivers that a cluster is to have."""
+    ours = [readiness.of_ebs(members)] if learned.brought.ours else []
+    return ours + (learned.expected([m.name for m in members]) if members else [])
 
 
 def account(memory: Memory) -> ebs.Account:

@@ -27,6 +27,7 @@ class NodePaths:
         """`root` is the node's directory; with `identity` wire paths are the real ones."""
         self.root = os.path.abspath(root)
         self.wire_root = self.root if identity else KUBELET
+        self.is_machine = identity
         self.dev = DEVICES if identity else f"{self.root}/dev"  # the real directory with this node's disks
         pairs = (
             () if identity else ((KUBELET, self.root), (POD_LOGS, f"{self.root}/logs"), (DEVICES, self.dev))

@@ -35,6 +35,7 @@ from volplane.node.pods.container import Kit, finished
 from volplane.node.pods.keeper import Pods
 from volplane.node.pods.runtimes import Runtimes
 from volplane.node.pods.worker import Shared
+from volplane.node.programs import Programs
 from volplane.node.reconstruct import attachability, reconstruct
 from volplane.node.settings import NodeSettings, pki_of
 from volplane.node.sources import Sources
@@ -62,9 +63,10 @@ class NodeRole:
         processes: Runtime | None = None,
         launcher: Launcher | None = None,
         cover: tuple[str, ...] = (),
+        programs: Programs | None = None,
     ) -> None:
         """`processes`: another runtime for what is no built-in image; `launcher`: one for several nodes;
-        `cover`: paths that no container may see.
+        `cover`: paths that no container may see; `programs`: those that stand for images.
         """
         self.settings, self.client, self.host = settings, client, host
         self.name = settings.hostname_override or os.uname().nodename.lower()
@@ -83,7 +85,7 @@ class NodeRole:
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
         )
         self.runtimes = Runtimes(TaskRuntime(images, paths), self._processes)
-        builder = Builder(site, _cluster_variables(settings))
+        builder = Builder(site, _cluster_variables(settings), programs or Programs())
         kit = Kit(self.runtimes, builder, self.events, pod_ip=settings.node_ip)
         self.pods = Pods(client, self.name, Shared(client, self.volumes, kit, host_ip=settings.node_ip))
         self.api = KubeletApi(
@@ -339,9 +341,10 @@ async def run(
     *,
     stop: asyncio.Event | None = None,
     cover: tuple[str, ...] = (),
+    programs: Programs | None = None,
 ) -> None:
     """A node until `stop` is set (then it drains) or the task is cancelled (then everything is left)."""
-    node = NodeRole(settings, client, host, images, cover=cover)
+    node = NodeRole(settings, client, host, images, cover=cover, programs=programs)
     life = asyncio.create_task(node.run(), name=f"{node.name}: life")
     asked = asyncio.create_task((stop or asyncio.Event()).wait())
     try:

@@ -10,6 +10,7 @@ from volplane.api.core import HostPathVolumeSource, PersistentVolume, Volume
 from volplane.volumes.base import Place, Plugin, Spec, VolumeFailure
 
 DEVICES = "/dev"
+STATE = "/var/lib/"
 
 _CHECKS: Mapping[str, tuple[Callable[[int], bool], str]] = {
     "Directory": (stat.S_ISDIR, "a directory"),
@@ -31,7 +32,20 @@ class HostPath(Plugin):
         assert source is not None
         # A node's own directory of devices has the names of its disks and nothing else. Whoever asks for all
         # of /dev, as drivers do, wants the machine's.
-        return DEVICES if os.path.normpath(source.path) == DEVICES else self.site.paths.real(source.path)
+        if os.path.normpath(source.path) == DEVICES:
+            return DEVICES
+        real = self.site.paths.real(source.path)
+        return real if real != source.path or self.site.paths.is_machine else self._own(source)
+
+    def _own(self, source: HostPathVolumeSource) -> str:
+        """What drivers keep in /var/lib each node has for itself, unless the machine has it already.
+
+        Several nodes share this machine, and a driver on each of them expects to be alone.
+        """
+        path = os.path.normpath(source.path)
+        if not path.startswith(STATE) or os.path.exists(path):
+            return source.path
+        return f"{self.site.paths.root}/host{path}"
 
     async def publish(self, spec: Spec, *, again: bool = False) -> None:
         source = _source(spec.source, spec.volume)

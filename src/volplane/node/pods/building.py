@@ -20,6 +20,7 @@ from volplane.node.manager import Mounted
 from volplane.node.pods.environment import ConfigError, Environment
 from volplane.node.pods.expansion import Unknown, expand, expand_strictly
 from volplane.node.pods.runtimes import own_command
+from volplane.node.programs import Program, Programs
 from volplane.node.subpaths import BadSubPath, bind_subpath
 from volplane.volumes.base import Site
 
@@ -40,6 +41,7 @@ class Builder(Struct, frozen=True):
 
     site: Site
     cluster: Mapping[str, str]  # variables that lead to the API server
+    programs: Programs = Programs()  # of this machine, in the place of images
 
     async def build(
         self,
@@ -57,7 +59,10 @@ class Builder(Struct, frozen=True):
         variables = await environment.build(self.cluster)
         command = tuple(expand(part, variables) for part in container.command)
         args = tuple(expand(part, variables) for part in container.args)
-        if not command and not builtin:
+        program = None if builtin else self.programs.get(container.image)
+        if program is not None:
+            command = program.command(command, variables)
+        elif not command and not builtin:
             command, args = (args, ()) if own_command(container) else (PAUSE, ())
         mounts = [
             await self._mount(pod, container, index, mount, volumes, variables)
@@ -65,6 +70,8 @@ class Builder(Struct, frozen=True):
         ]
         if not builtin:
             mounts += self._own_files(pod, container, attempt)
+        if program is not None:
+            mounts += _brought(program, mounts)
         who = _identity(pod, container)
         return ContainerSpec(
             id=id,
@@ -75,8 +82,8 @@ class Builder(Struct, frozen=True):
             image=container.image,
             command=command,
             args=args,
-            env=variables,
-            workdir=container.working_dir,
+            env={**program.settings(variables), **variables} if program else variables,
+            workdir=container.working_dir or (program.directory if program else ""),
             hostname=hostname(pod),
             mounts=tuple(mounts),
             devices=tuple(_device(container, d, volumes) for d in container.volume_devices),
@@ -157,6 +164,12 @@ class Builder(Struct, frozen=True):
         if not container.termination_message_path:
             return ""
         return await self.site.host.call(_read_message, self.message_path(pod.uid, container.name, attempt))
+
+
+def _brought(program: Program, mounts: Sequence[Mount]) -> list[Mount]:
+    """What a program needs of the machine; a volume at the same place is what the pod wants there."""
+    taken = {mount.target.rstrip("/") for mount in mounts}
+    return [Mount(path, path) for path in program.paths if path not in taken]
 
 
 def _device(container: Container, device: VolumeDevice, volumes: Mapping[str, Mounted]) -> Device:

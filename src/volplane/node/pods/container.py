@@ -142,6 +142,8 @@ class ContainerLoop:
         events = self.kit.events
         if builtin:
             events.normal(pod, "Pulled", f'Container image "{image}" is built into this node')
+        elif program := self.kit.builder.programs.get(image):
+            events.normal(pod, "Pulled", f'Container image "{image}" is {program.argv[0]} of this machine')
         elif own_command(self.container):
             events.normal(pod, "Pulled", f'Container image "{image}" is not used: {_HOST_ROOT}')
         else:

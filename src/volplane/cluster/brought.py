@@ -1,0 +1,242 @@
+"""What a user brings to a cluster: drivers, manifests, and programs in the place of images.
+
+Objects are applied as they are written, unknown fields included, so that a restart with another command or
+another manifest changes what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from volplane.api import codec, kinds
+from volplane.api.apiextensions import CustomResourceDefinition
+from volplane.api.errors import APIError, Invalid, NotFound
+from volplane.api.meta import Resource
+from volplane.client.https import Https
+from volplane.client.transport import PatchStyle
+from volplane.cluster import guest as guests
+from volplane.cluster.errors import CannotStart
+from volplane.cluster.guest import sight
+from volplane.cluster.guest.command import for_manifest
+from volplane.cluster.guest.model import Command, Facts, Guest
+from volplane.cluster.readiness import Expected, Workload
+from volplane.host import Host
+from volplane.node.programs import Program
+
+PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
+PAUSE = 0.02
+GONE = 30.0  # seconds for an object to go that is made anew
+MANAGER = "volplane"
+SUFFIXES = (".yaml", ".yml", ".json")
+Thing = dict[str, Any]
+
+
+class BadManifest(CannotStart):
+    """A file that is no manifest, or an object that is refused; says which, and why."""
+
+
+class BadImage(CannotStart):
+    """An --image that maps nothing to nothing."""
+
+
+class Brought(Struct, frozen=True, kw_only=True):
+    guests: tuple[Guest, ...] = ()
+    manifests: tuple[Thing, ...] = ()
+    images: Mapping[str, Program] = {}  # programs in the place of images
+    ours: bool = True  # the drivers that come with the program, too
+
+    @property
+    def programs(self) -> dict[str, Program]:
+        """All programs that stand for images, those of the drivers' files included."""
+        own = {image: _standing(c) for guest in self.guests for image, c in guest.images.items()}
+        return {**own, **self.images}
+
+
+NOTHING = Brought()
+
+
+def program(text: str, directory: str = "") -> tuple[str, Program]:
+    """`registry/name[:tag]=path or command`: an image, and what a node starts for it. Raises BadImage."""
+    image, equals, line = text.partition("=")
+    if not (equals and image and line):
+        raise BadImage(f'--image is registry/name=path-or-command, not "{text}"')
+    try:
+        return image, _standing(guests.parsed(line, directory or os.getcwd()))
+    except guests.BadCommand as error:
+        raise BadImage(f"--image {image}: {error}") from error
+
+
+def _standing(command: Command) -> Program:
+    """Its variables are the container's: a node fills them in, as in the container's own arguments."""
+    argv = tuple(map(for_manifest, command.argv))
+    env = {name: for_manifest(value) for name, value in command.env.items()}
+    return Program(argv, env, command.directory, sight.hidden(command))
+
+
+# --- reading
+
+
+def read(path: str | Path) -> list[Thing]:
+    """The objects of a file, or of all files of a directory by their names. Raises BadManifest."""
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise BadManifest(f"{path} does not exist")
+    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in SUFFIXES)
+    found = [thing for file in files for thing in _objects(file)]
+    if not found:
+        raise BadManifest(f"{path} has no objects")
+    return found
+
+
+def _objects(file: Path) -> Iterator[Thing]:
+    try:
+        documents = list(yaml.load_all(file.read_text(), Loader=yaml.CSafeLoader))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadManifest(f"{file}: {error}") from error
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
+            raise BadManifest(f"{file}: an object without kind and apiVersion")
+        if document["kind"] == "Kustomization":
+            continue
+        if document["kind"] == "List":
+            yield from document.get("items") or ()
+        else:
+            yield document
+
+
+# --- learning
+
+
+class Learned(Struct, frozen=True):
+    """What is brought, with the drivers' own answers."""
+
+    brought: Brought
+    facts: tuple[Facts, ...] = ()
+
+    def things(self, shared: str) -> list[Thing]:
+        """All objects to apply; the first driver's class is the default one where ours are absent."""
+        made: list[Thing] = []
+        for number, (guest, facts) in enumerate(zip(self.brought.guests, self.facts, strict=True)):
+            default = number == 0 and not self.brought.ours
+            place = f"{shared}/{facts.name}"
+            made += map(thing, guests.manifests(guest, facts, shared=place, default=default))
+        return made + list(self.brought.manifests)
+
+    def expected(self, nodes: Sequence[str]) -> list[Expected]:
+        pairs = zip(self.brought.guests, self.facts, strict=True)
+        found = [guests.expected(guest, facts, nodes) for guest, facts in pairs]
+        return found + [e for t in self.brought.manifests if (e := _expected(t)) is not None]
+
+
+async def learn(brought: Brought, host: Host) -> Learned:
+    """Ask every driver what it is. Raises BadGuest."""
+    facts = [await guests.probe(guest, host=host) for guest in brought.guests]
+    names = [fact.name for fact in facts]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise guests.BadGuest(f"two of the drivers call themselves {twice}")
+    return Learned(brought, tuple(facts))
+
+
+def thing(obj: Resource) -> Thing:
+    made: Thing = msgspec.json.decode(codec.encode(obj))
+    return made
+
+
+def _expected(data: Mapping[str, Any]) -> Expected | None:
+    """A workload of a manifest is awaited; its pods may be a driver's."""
+    if data["kind"] not in ("Deployment", "StatefulSet", "DaemonSet"):
+        return None
+    if data["kind"] != "DaemonSet" and data.get("spec", {}).get("replicas") == 0:
+        return None
+    meta = data["metadata"]
+    return Expected(workload=Workload(data["kind"], meta.get("namespace") or "default", meta["name"]))
+
+
+# --- applying
+
+
+async def apply(transport: Https, things: Sequence[Thing]) -> None:
+    """Make each object what it is written to be. Raises BadManifest."""
+    plurals = _Plurals(transport)
+    for one in things:
+        try:
+            await _apply(transport, plurals, one)
+        except APIError as error:
+            raise BadManifest(f"{_called(one)} is refused: {error.message}") from error
+
+
+def _called(data: Mapping[str, Any]) -> str:
+    return f"{data['kind']} {(data.get('metadata') or {}).get('name', '')}".strip()
+
+
+async def _apply(transport: Https, plurals: _Plurals, data: Thing) -> None:
+    path = await plurals.path(data)
+    body = msgspec.json.encode(data)
+    query = f"?fieldManager={MANAGER}&force=true"
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
+                    return
+                except NotFound:  # its definition or its namespace was created a moment ago
+                    if not await plurals.is_coming(data):
+                        raise
+                await asyncio.sleep(PAUSE)
+    except Invalid:
+        if data["kind"] not in ("StorageClass", "CSIDriver", "VolumeSnapshotClass"):
+            raise
+    # What describes a driver cannot be changed, and nothing hangs on it that would be lost.
+    await transport.raw("DELETE", path)
+    await transport.raw("PATCH", path + query, body, PatchStyle.APPLY)
+
+
+class _Plurals:
+    """Where objects of a kind live; those of custom kinds by their definitions."""
+
+    def __init__(self, transport: Https) -> None:
+        self._transport = transport
+
+    async def path(self, data: Mapping[str, Any]) -> str:
+        meta = data.get("metadata") or {}
+        if not meta.get("name"):
+            raise BadManifest(f"{data['kind']} without a name")
+        version, kind = data["apiVersion"], data["kind"]
+        if known := kinds.by_kind(version, kind) or _KNOWN.get((version, kind)):
+            return known.path(_namespace(meta) if known.namespaced else "", meta["name"])
+        definition = await self._definition(version, kind)
+        if definition is None:
+            raise BadManifest(f"{_called(data)}: {version} {kind} is not served here")
+        space = f"/namespaces/{_namespace(meta)}" if definition.spec.scope == "Namespaced" else ""
+        return f"/apis/{version}{space}/{definition.spec.names.plural}/{quote(meta['name'])}"
+
+    async def _definition(self, version: str, kind: str) -> CustomResourceDefinition | None:
+        group = version.rpartition("/")[0]
+        for one in (await self._transport.list(CustomResourceDefinition)).items:
+            if one.spec.group == group and one.spec.names.kind == kind:
+                return one
+        return None
+
+    async def is_coming(self, data: Mapping[str, Any]) -> bool:
+        version, kind = data["apiVersion"], data["kind"]
+        if kinds.by_kind(version, kind):
+            return False
+        return await self._definition(version, kind) is not None
+
+
+_KNOWN = {(kind.api_version, kind.kind): kind for kind in kinds.KNOWN}
+
+
+def _namespace(meta: Mapping[str, Any]) -> str:
+    return str(meta.get("namespace") or "default")

@@ -1,0 +1,69 @@
+"""What of this machine a container of a driver would not see, though its command names it.
+
+A container runs over the machine's root, with empty /tmp and /run, and without file systems that are mounted
+beside the system's own. A program that lies in such a place is brought in by a mount.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from volplane.cluster.guest.model import Command
+from volplane.host.mounts import MountTable, read_table
+from volplane.node.containers.launcher.root import SYSTEM
+
+EMPTY = ("/tmp", "/var/tmp", "/run")
+_WHOLE = ("/", *EMPTY, *SYSTEM, "/dev", "/proc", "/sys")
+
+
+def hidden(command: Command, table: MountTable | None = None) -> tuple[str, ...]:
+    """The paths of the machine that the command needs and would not see, outer ones only."""
+    mounts = [e.target for e in (table or read_table())]
+    wanted = [path for path in _named(command) if not _is_seen(path, mounts)]
+    return tuple(_outermost(dict.fromkeys(wanted)))
+
+
+def _named(command: Command) -> Iterator[str]:
+    yield from _whole(command.directory)
+    program = command.argv[0]
+    yield from _home(program)
+    texts = [*command.argv[1:], *command.env.values()]
+    for text in texts:
+        for part in (*text.partition("=")[::2], *text.split(":")):
+            if part.startswith("/") and os.path.exists(part):
+                yield from _whole(part)
+
+
+def _whole(path: str) -> Iterator[str]:
+    """Never all of a place where others keep things, too."""
+    if os.path.normpath(path) not in _WHOLE:
+        yield os.path.normpath(path)
+
+
+def _home(program: str) -> Iterator[str]:
+    """Where a program is installed: beside it may lie what it needs, as in a virtual environment."""
+    directory = os.path.dirname(program)
+    if os.path.basename(directory) == "bin":
+        directory = os.path.dirname(directory)
+    yield from _whole(program if directory in _WHOLE else directory)
+
+
+def _is_seen(path: str, mounts: Iterable[str]) -> bool:
+    real = os.path.realpath(path)
+    if any(_inside(real, place) for place in EMPTY):
+        return False
+    around = max((m for m in mounts if _inside(real, m)), key=len, default="/")
+    return around == "/" or around in SYSTEM
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _outermost(paths: Iterable[str]) -> Iterator[str]:
+    chosen: list[str] = []
+    for path in sorted(paths):
+        if not any(_inside(path, other) for other in chosen):
+            chosen.append(path)
+            yield path

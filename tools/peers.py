@@ -63,7 +63,13 @@ KUBECTL_VERSION = "v0.35.4"
 # The newest versions that the proxy serves with a checksum and that run against the API of v1.35.
 PEERS = (
     Peer("csi-sanity", f"{CSI}/csi-test/v5", "v5.6.0", "./cmd/csi-sanity"),
-    Peer("hostpathplugin", f"{CSI}/csi-driver-host-path", "v1.7.2", "./cmd/hostpathplugin"),
+    Peer(
+        "hostpathplugin",
+        f"{CSI}/csi-driver-host-path",
+        "v1.7.2",
+        "./cmd/hostpathplugin",
+        deploy=(("", "deploy"), ("", "examples")),
+    ),
     Peer(
         "csi-provisioner",
         f"{CSI}/external-provisioner/v5",
@@ -159,7 +165,8 @@ def deployed(cache: Path, peer: Peer) -> Path:
 
 def is_built(cache: Path, peer: Peer) -> bool:
     link = cache / "bin" / peer.name
-    return link.is_symlink() and link.resolve() == program(cache, peer).resolve() and link.exists()
+    made = link.is_symlink() and link.resolve() == program(cache, peer).resolve() and link.exists()
+    return made and (not peer.deploy or deployed(cache, peer).is_dir())
 
 
 # --- one build
@@ -176,6 +183,8 @@ def build(cache: Path, peer: Peer) -> None:
             _keep_manifests(cache, peer)
             _go("build", *_build_flags(peer), "-o", f"{place}/made", peer.package or ".", cwd=source)
             os.replace(f"{place}/made", target)
+    elif peer.deploy and not deployed(cache, peer).is_dir():
+        _keep_manifests(cache, peer)
     failure(cache, peer).unlink(missing_ok=True)
     fresh = cache / "bin" / f".{peer.name}.{os.getpid()}"
     fresh.symlink_to(Path("..") / "peers" / target.name)

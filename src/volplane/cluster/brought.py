@@ -34,7 +34,6 @@ from volplane.node.programs import Program
 
 PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
 PAUSE = 0.02
-GONE = 30.0  # seconds for an object to go that is made anew
 MANAGER = "volplane"
 SUFFIXES = (".yaml", ".yml", ".json")
 Thing = dict[str, Any]
@@ -90,7 +89,7 @@ def read(path: str | Path) -> list[Thing]:
     place = Path(path).expanduser()
     if not place.exists():
         raise BadManifest(f"{path} does not exist")
-    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in SUFFIXES)
+    files = [place] if place.is_file() else sorted(p for p in place.iterdir() if p.suffix in SUFFIXES)
     found = [thing for file in files for thing in _objects(file)]
     if not found:
         raise BadManifest(f"{path} has no objects")
@@ -131,7 +130,7 @@ class Learned(Struct, frozen=True):
             default = number == 0 and not self.brought.ours
             place = f"{shared}/{facts.name}"
             made += map(thing, guests.manifests(guest, facts, shared=place, default=default))
-        return made + list(self.brought.manifests)
+        return made + sorted(self.brought.manifests, key=_rank)
 
     def expected(self, nodes: Sequence[str]) -> list[Expected]:
         pairs = zip(self.brought.guests, self.facts, strict=True)
@@ -151,6 +150,22 @@ async def learn(brought: Brought, host: Host) -> Learned:
 def thing(obj: Resource) -> Thing:
     made: Thing = msgspec.json.decode(codec.encode(obj))
     return made
+
+
+# What others need comes first, in whatever file it stands.
+_FIRST = (
+    "Namespace",
+    "CustomResourceDefinition",
+    "ServiceAccount",
+    "Secret",
+    "ConfigMap",
+    "ClusterRole",
+    "Role",
+)
+
+
+def _rank(data: Mapping[str, Any]) -> int:
+    return _FIRST.index(data["kind"]) if data["kind"] in _FIRST else len(_FIRST)
 
 
 def _expected(data: Mapping[str, Any]) -> Expected | None:

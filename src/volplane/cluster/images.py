@@ -24,9 +24,12 @@ from volplane.loops.controller import Unable
 from volplane.node.containers.task import TaskContext, TaskImage
 from volplane.node.programs import Programs, repository
 from volplane.sidecars import attacher, fencer, liveness, provisioner, registrar, resizer, snapshotter
+from volplane.web import PortInUse
 
 T = TypeVar("T", bound=Struct)
 log = logging.getLogger(__name__)
+
+NEXT_TRY = 5.0  # seconds until a port that is in use may be free
 
 # Upstream's sidecars as their images are called, whatever the registry.
 UPSTREAM = frozenset(
@@ -138,7 +141,7 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
 
     async def livenessprobe(context: TaskContext) -> None:
         settings = _found(context, _settings(liveness.Settings, context.args))
-        await _until_stopped(context, liveness.run(settings))
+        await _until_stopped(context, _while_the_port_is_free(settings))
 
     async def node_fencer(context: TaskContext) -> None:
         ec2 = await ebs.connect(kit.account, kit.host)
@@ -170,6 +173,19 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
         "volplane/snapshot-controller": snapshot_controller,
     }
     return Images(own, programs)
+
+
+async def _while_the_port_is_free(settings: liveness.Settings) -> None:
+    """Nodes of one machine share its ports: whoever comes first answers for the drivers of all."""
+    told = False
+    while True:
+        try:
+            return await liveness.run(settings)
+        except PortInUse as error:
+            if not told:
+                log.warning("%s: the driver of another node answers there", error.strerror)
+            told = True
+        await asyncio.sleep(NEXT_TRY)
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:

@@ -1,0 +1,126 @@
+"""What a user brings besides drivers: manifests, and programs in the place of images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from volplane.cluster import brought
+from volplane.cluster.brought import BadImage, BadManifest, Brought, Learned
+from volplane.cluster.images import Images
+from volplane.cluster.readiness import Workload
+from volplane.node.containers.task import TaskContext
+from volplane.node.programs import Program, Programs, repository
+
+SLEEP = Program(("/bin/sleep", "$(A)"), {"B": "$(A)!"})
+
+
+def test_a_program_takes_the_place_of_the_entry_point() -> None:
+    values = {"A": "7"}
+    assert SLEEP.command((), values) == ("/bin/sleep", "7")
+    assert SLEEP.command(("/driver", "--x"), values) == ("/bin/sleep", "7", "--x")
+    assert SLEEP.command(("/bin/sh", "-c", "exec /driver"), values) == ("/bin/sh", "-c", "exec /driver")
+    assert SLEEP.settings(values) == {"B": "7!"}
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("a", "a"),
+        ("a:v1", "a"),
+        ("r.io/b/a:v1", "r.io/b/a"),
+        ("r.io:5000/a", "r.io:5000/a"),
+        ("r.io:5000/a:v1@sha256:00", "r.io:5000/a"),
+    ],
+)
+def test_a_tag_is_not_part_of_a_name(image: str, name: str) -> None:
+    assert repository(image) == name
+
+
+def test_a_program_stands_for_all_versions_or_for_one() -> None:
+    one, other = Program(("/one",)), Program(("/other",))
+    programs = Programs({"r.io/a": one, "r.io/a:v2": other})
+    assert programs.get("r.io/a:v1@sha256:00") is one
+    assert programs.get("r.io/a:v2@sha256:00") is other
+    assert programs.get("r.io/b") is None
+
+
+async def _nothing(context: TaskContext) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("image", "built_in"),
+    [
+        ("volplane/csi-attacher", True),
+        ("registry.k8s.io/sig-storage/csi-attacher:v4.8.0", True),
+        ("k8s.gcr.io/sig-storage/csi-attacher", True),
+        ("public.ecr.aws/x/csi-attacher:v4@sha256:00", True),
+        ("mine/csi-attacher:v1", False),
+        ("registry.k8s.io/sig-storage/hostpathplugin:v1", False),
+    ],
+)
+def test_upstreams_sidecars_are_built_in_whatever_the_registry(image: str, built_in: bool) -> None:
+    images = Images({"volplane/csi-attacher": _nothing}, Programs({"mine/csi-attacher": SLEEP}))
+    assert (image in images) is built_in
+    assert (images.get(image) is _nothing) is built_in
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a", 'not "a"'),
+        ("a=", 'not "a="'),
+        ("=b", 'not "=b"'),
+        ("a=/no/thing", "--image a: /no/thing does not exist"),
+    ],
+)
+def test_an_image_that_maps_to_nothing(text: str, why: str) -> None:
+    with pytest.raises(BadImage, match=why):
+        brought.program(text)
+
+
+def test_an_image_is_a_command_with_its_own_arguments() -> None:
+    image, program = brought.program("r.io/a:v1=LEVEL=3 sleep $NODE_ID --x=y")
+    assert image == "r.io/a:v1"
+    assert program.argv[1:] == ("$(NODE_ID)", "--x=y")
+    assert program.env == {"LEVEL": "3"}
+
+
+def test_a_directory_is_read_as_kubectl_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Service\nmetadata: {name: b}\n---\n---\n")
+    items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}} for n in ("x", "y")]
+    (tmp_path / "a.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    (tmp_path / "notes.txt").write_text("not a manifest")
+    (tmp_path / "k.yaml").write_text("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n")
+    assert [o["metadata"]["name"] for o in brought.read(tmp_path)] == ["x", "y", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("a: [", "m.yaml"), ("a: 1", "m.yaml: an object without kind and apiVersion"), ("", "has no objects")],
+)
+def test_what_is_no_manifest(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text(text)
+    with pytest.raises(BadManifest, match=why):
+        brought.read(file)
+    with pytest.raises(BadManifest, match="does not exist"):
+        brought.read(tmp_path / "none")
+
+
+def thing(kind: str, name: str, **fields: object) -> brought.Thing:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def test_what_others_need_comes_first_and_workloads_are_awaited() -> None:
+    objects = (
+        thing("DaemonSet", "node"),
+        thing("Deployment", "none", spec={"replicas": 0}),
+        thing("ServiceAccount", "sa"),
+        thing("Namespace", "ns"),
+    )
+    learned = Learned(Brought(manifests=objects))
+    assert [o["metadata"]["name"] for o in learned.things("/shared")] == ["ns", "sa", "node", "none"]
+    assert [e.workload for e in learned.expected(["worker-1"])] == [Workload("DaemonSet", "default", "node")]

@@ -1,0 +1,178 @@
+"""What a driver's answers make of it: its objects, its sidecars, and where its instances run."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from volplane.api.apps import DaemonSet, Deployment, StatefulSet
+from volplane.api.core import Container, PodSpec, Secret
+from volplane.api.meta import ObjectMeta, Resource
+from volplane.api.snapshot import VolumeSnapshotClass
+from volplane.api.storage import CSIDriver, StorageClass
+from volplane.cluster import guest
+from volplane.cluster.guest import Command, Facts, Guest, Shape
+
+T = TypeVar("T", bound=Resource)
+NAME = "x.example.com"
+CONTROLLER = frozenset({"CONTROLLER_SERVICE"})
+PLACES = CONTROLLER | {"VOLUME_ACCESSIBILITY_CONSTRAINTS"}
+COMMAND = Command(("/bin/sleep", "${NODE_ID}", "5$$"), {"LEVEL": "${POD_NAME}"}, "/etc")
+
+
+def brought(**fields: Any) -> Guest:
+    return Guest(controller=COMMAND, node=COMMAND, **fields)
+
+
+def facts(*controller: str, plugin: frozenset[str] = CONTROLLER, **fields: Any) -> Facts:
+    return Facts(name=NAME, plugin=plugin, controller=frozenset(controller), asked_as="probe", **fields)
+
+
+def local(*controller: str) -> Facts:
+    return facts(*controller, plugin=PLACES, topology={"x/node": "probe"}, node_id="probe")
+
+
+def only(objects: list[Resource], kind: type[T]) -> T:
+    (found,) = (o for o in objects if isinstance(o, kind))
+    return found
+
+
+def containers(
+    objects: list[Resource], kind: type[Deployment | DaemonSet | StatefulSet]
+) -> dict[str, Container]:
+    return {c.name: c for c in pod(objects, kind).containers}
+
+
+def pod(objects: list[Resource], kind: type[Deployment | DaemonSet | StatefulSet]) -> PodSpec:
+    return only(objects, kind).spec.template.spec
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (facts("CREATE_DELETE_VOLUME"), Shape.CENTRAL),
+        (facts("CREATE_DELETE_VOLUME", plugin=PLACES, topology={"zone": "a"}), Shape.CENTRAL),
+        (local("CREATE_DELETE_VOLUME"), Shape.PER_NODE),
+        (local("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"), Shape.ONE_NODE),
+        (local("CREATE_DELETE_VOLUME", "EXPAND_VOLUME"), Shape.ONE_NODE),
+    ],
+)
+def test_where_the_instances_run_follows_from_the_topology(told: Facts, expected: Shape) -> None:
+    assert guest.shape(brought(), told) is expected
+
+
+def test_the_author_knows_better() -> None:
+    assert guest.shape(brought(shape=Shape.PER_NODE), facts()) is Shape.PER_NODE
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        (("CREATE_DELETE_VOLUME",), {"csi-provisioner"}),
+        (("PUBLISH_UNPUBLISH_VOLUME",), {"csi-attacher"}),
+        (("EXPAND_VOLUME",), {"csi-resizer"}),
+        (("MODIFY_VOLUME",), {"csi-resizer"}),
+        (("CREATE_DELETE_SNAPSHOT",), {"csi-snapshotter"}),
+        ((), set()),
+    ],
+)
+def test_a_capability_calls_for_its_sidecar(capabilities: tuple[str, ...], expected: set[str]) -> None:
+    made = guest.manifests(brought(), facts(*capabilities))
+    assert set(containers(made, Deployment)) == {"driver", *expected}
+    assert set(containers(made, DaemonSet)) == {"driver", "node-driver-registrar"}
+
+
+def test_a_driver_without_a_controller_has_only_its_nodes() -> None:
+    told = facts(plugin=frozenset())
+    made = guest.manifests(Guest(node=COMMAND), told)
+    assert not any(isinstance(o, Deployment | StorageClass) for o in made)
+    spec = only(made, CSIDriver).spec
+    assert spec.volume_lifecycle_modes == ("Persistent", "Ephemeral")
+    assert spec.pod_info_on_mount
+
+
+@pytest.mark.parametrize("attaches", [True, False])
+def test_attaching_is_required_where_the_driver_does_it(attaches: bool) -> None:
+    told = facts("CREATE_DELETE_VOLUME", *(["PUBLISH_UNPUBLISH_VOLUME"] if attaches else []))
+    assert only(guest.manifests(brought(), told), CSIDriver).spec.attach_required is attaches
+
+
+def test_a_class_waits_for_its_pod_where_places_differ() -> None:
+    near = only(guest.manifests(brought(), local("CREATE_DELETE_VOLUME")), StorageClass)
+    far = only(guest.manifests(brought(), facts("CREATE_DELETE_VOLUME", "EXPAND_VOLUME")), StorageClass)
+    assert (near.volume_binding_mode, far.volume_binding_mode) == ("WaitForFirstConsumer", "Immediate")
+    assert (near.allow_volume_expansion or False, far.allow_volume_expansion) == (False, True)
+    assert near.name == NAME
+    assert "storageclass.kubernetes.io/is-default-class" in near.metadata.annotations
+
+
+def test_room_is_published_where_places_differ() -> None:
+    made = guest.manifests(brought(), local("CREATE_DELETE_VOLUME", "GET_CAPACITY"))
+    assert only(made, CSIDriver).spec.storage_capacity is True
+    assert "--enable-capacity" in containers(made, DaemonSet)["csi-provisioner"].args
+    everywhere = guest.manifests(brought(), facts("CREATE_DELETE_VOLUME", "GET_CAPACITY"))
+    assert only(everywhere, CSIDriver).spec.storage_capacity is False
+
+
+def test_an_instance_on_every_node_looks_after_its_own() -> None:
+    made = guest.manifests(brought(), local("CREATE_DELETE_VOLUME", "CREATE_DELETE_SNAPSHOT"))
+    found = containers(made, DaemonSet)
+    assert set(found) == {"driver", "node-driver-registrar", "csi-provisioner", "csi-snapshotter"}
+    assert "--node-deployment" in found["csi-provisioner"].args
+    assert "--node-deployment" in found["csi-snapshotter"].args
+    assert only(made, VolumeSnapshotClass).name == NAME
+
+
+def test_one_instance_stays_on_its_node_and_draws_the_pods_there() -> None:
+    made = guest.manifests(brought(), local("CREATE_DELETE_VOLUME", "EXPAND_VOLUME"), node="worker-7")
+    assert pod(made, StatefulSet).node_selector == {"kubernetes.io/hostname": "worker-7"}
+    (term,) = only(made, StorageClass).allowed_topologies
+    assert [(e.key, e.values) for e in term.match_label_expressions] == [("x/node", ("worker-7",))]
+
+
+def test_what_the_author_gives_is_not_derived() -> None:
+    own = StorageClass(metadata=ObjectMeta(name="own"), provisioner=NAME)
+    told = CSIDriver(metadata=ObjectMeta(name=NAME))
+    secret = Secret(metadata=ObjectMeta(name="s"))
+    given = brought(
+        classes=(own,), driver=told, secrets=(secret,), sidecars={"provisioner": ("--timeout=1s",)}
+    )
+    made = guest.manifests(given, facts("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"))
+    assert only(made, StorageClass) is own
+    assert only(made, CSIDriver) is told
+    assert only(made, Secret).namespace == "x-example-com"
+    assert containers(made, Deployment)["csi-provisioner"].args[-1] == "--timeout=1s"
+
+
+def test_the_drivers_container_has_what_its_command_asks_for() -> None:
+    driver = containers(guest.manifests(brought(), facts("CREATE_DELETE_VOLUME")), DaemonSet)["driver"]
+    assert driver.command == ("/bin/sleep", "$(NODE_ID)", "5$$")
+    assert driver.working_dir == "/etc"
+    env = {e.name: e.value or e.value_from for e in driver.env}
+    assert env["LEVEL"] == "$(POD_NAME)"
+    assert env["CSI_ENDPOINT"] == "unix:///csi/csi.sock"
+    assert env["CSI_MODE"] == "node"
+    names = [e.name for e in driver.env]
+    assert names.index("POD_NAME") < names.index("LEVEL"), "a variable is known only after its own line"
+
+
+def test_what_a_container_would_not_see_is_brought_in(tmp_path: Any) -> None:
+    program = tmp_path / "bin" / "driver"
+    program.parent.mkdir()
+    program.touch()
+    here = Command((str(program), "--config=/etc/passwd"), {}, str(tmp_path))
+    made = guest.manifests(Guest(controller=here, node=here), facts("CREATE_DELETE_VOLUME"))
+    mounts = [m.mount_path for m in containers(made, DaemonSet)["driver"].volume_mounts]
+    assert str(tmp_path) in mounts
+    assert not any(path.startswith("/etc") for path in mounts)
+
+
+def test_ready_means_registered_and_available() -> None:
+    nodes = ("worker-1", "worker-2")
+    central = guest.expected(brought(), facts("CREATE_DELETE_VOLUME"), nodes)
+    assert (central.driver, central.nodes) == (NAME, nodes)
+    assert central.workload is not None
+    assert central.workload.kind == "Deployment"
+    one = guest.expected(brought(), local("CREATE_DELETE_VOLUME", "EXPAND_VOLUME"), nodes)
+    assert one.nodes == ("worker-1",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -14,12 +13,14 @@ import pytest
 
 from tests.support import peers
 from tests.support.up import VOLPLANE, Up, wait_until
+from volplane.cli import main
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl")]
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "04-your-own-driver"
 HOSTPATH = "hostpath.csi.k8s.io"
 PATIENCE = 100.0
+KILL = ("sh", "-c", "kill -9 2")  # the first process is the container's own, the second the driver
 
 
 def claim(name: str, storage_class: str = "", **spec: Any) -> dict[str, Any]:
@@ -90,14 +91,16 @@ def test_the_drivers_own_class_is_the_only_one(folders: Up) -> None:
     assert "StorageClass folders (Immediate)" in folders.log()
 
 
-def test_data_written_on_one_node_is_read_on_another(folders: Up) -> None:
-    apply(folders, claim("data"), pod("writer", "data", "echo hello > /data/line", "worker-1"))
-    ready(folders, "writer")
-    apply(folders, pod("reader", "data", "grep hello /data/line", "worker-2"))
-    ready(folders, "reader")
+def test_the_example_prints_what_its_readme_says(folders: Up) -> None:
+    blocks = (EXAMPLE / "README.md").read_text().split("```")
+    last = ""
+    for line in filter(None, blocks[3].splitlines()):
+        words = shlex.split(line.replace("examples/04-your-own-driver", str(EXAMPLE)))
+        last = folders.kubectl(*words[1:], *(["--timeout=100s"] if words[1] == "wait" else []))
+    assert last.strip() == blocks[5].strip()
     place = folders.directory / "shared" / "folders.example.com"
     assert [p.name for p in place.glob("*/*")] == ["line"]
-    remove(folders, "pod/writer", "pod/reader", "pvc/data")
+    remove(folders, "-f", str(EXAMPLE / "app.yaml"))
     assert list(place.iterdir()) == []
 
 
@@ -106,7 +109,8 @@ def test_a_driver_that_was_killed_comes_back_with_its_state(folders: Up) -> None
     ready(folders, "before")
     node = "folders-example-com"
     for one in folders.items("pods", "-n", node):
-        folders.kubectl("exec", one["metadata"]["name"], "-n", node, "-c", "driver", "--", "kill", "-9", "2")
+        name = one["metadata"]["name"]  # the exec may die with the container
+        folders.kubectl("exec", name, "-n", node, "-c", "driver", "--", *KILL, check=False)
     wait_until("they were started again", lambda: all(restarts(folders, node)), PATIENCE)
     apply(folders, pod("after", "kept", "grep hello /data/line", "worker-1"))
     ready(folders, "after")
@@ -186,16 +190,26 @@ def statuses(up: Up, name: str) -> list[Any]:
     ("arguments", "why"),
     [
         (("--driver-command", "no-such-driver"), '"no-such-driver" is not a program on this machine'),
-        (("--driver-command", "sh -c 'echo no disk; exit 3'"), "ended with code 3, before it was asked"),
         (("--driver", "/no/such.yaml"), "/no/such.yaml: no such file or directory"),
         (("--manifest", "/no/such.yaml"), "/no/such.yaml does not exist"),
         (("--image", "a"), "--image is registry/name=path-or-command"),
     ],
 )
-def test_what_cannot_start_says_why_in_a_line(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
-    asked = [VOLPLANE, "up", "--data-dir", str(tmp_path / "d"), "--nodes", "1", *arguments]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, env=os.environ, check=False)
+def test_what_is_not_there_is_said_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["up", "--data-dir", str(tmp_path / "d"), *arguments])
+    assert end.value.code == 1
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_driver_that_ends_at_once_ends_the_start_with_its_words(tmp_path: Path) -> None:
+    line = "sh -c 'echo no disk; exit 3'"
+    asked = [VOLPLANE, "up", "--data-dir", str(tmp_path / "d"), "--nodes", "1", "--driver-command", line]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert why in done.stderr
+    assert "ended with code 3, before it was asked anything; it says:\n    no disk" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "d").exists()

@@ -80,4 +80,4 @@ def described(learned: Learned) -> Iterator[str]:
         for made in guest.manifests(one, facts):
             if isinstance(made, StorageClass):
                 derived = "" if one.classes else ", derived from its answers"
-                yield f"  StorageClass {made.name} ({made.volume_binding_mode}{derived})"
+                yield f"  StorageClass {made.name} ({made.volume_binding_mode or 'Immediate'}{derived})"

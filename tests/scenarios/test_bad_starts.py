@@ -74,6 +74,10 @@ def test_without_root_it_says_so(directory: Path) -> None:
         (["--nodes", "x"], "not a whole number"),
         (["--nodes-per-zone", "0"], "Error: --nodes-per-zone must be at least 1, not 0"),
         (["--port", "70000"], "Error: --port must be a port number, not 70000"),
+        (
+            ["--node-monitor-grace-period", "0"],
+            "Error: --node-monitor-grace-period must be at least 1 second, not 0",
+        ),
         (["--log-level", "loud"], "'loud' is not one of"),
         (["--no-such-flag"], "No such option '--no-such-flag'"),
         (["surplus"], "unexpected extra argument (surplus)"),

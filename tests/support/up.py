@@ -53,6 +53,21 @@ class Up:
         self.process: subprocess.Popen[bytes] | None = None
         self.output = self.directory / "up.log"
 
+    def wait(self, what: str, test: Callable[[], Any], seconds: float = 120.0) -> Any:
+        """`wait_until`, and if it does not come true, what an operator would look at first."""
+        try:
+            return wait_until(what, test, seconds)
+        except Stuck as stuck:
+            raise Stuck(f"{stuck}\n{self.picture()}") from None
+
+    def picture(self) -> str:
+        looks = (
+            ("get", "nodes,pods,pvc,pv,volumeattachments,leases", "-A", "-o", "wide"),
+            ("get", "events", "-A", "--sort-by=.metadata.creationTimestamp"),
+        )
+        seen = ["\n".join(self.kubectl(*look, check=False).splitlines()[-80:]) for look in looks]
+        return "\n\n".join([*seen, self.log(40)])
+
     def described(self, kind: str, name: str, *texts: str) -> str:
         """What `kubectl describe` says once it has all of these: events come after what they tell of."""
         shown = ""

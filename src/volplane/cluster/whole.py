@@ -39,6 +39,7 @@ from volplane.store.sqlite import SqliteStore
 log = logging.getLogger(__name__)
 
 CLAIM_READ = 5.0  # in one process a look at a claim costs next to nothing
+HEARTBEATS = 4  # of which all must be missed before a node counts as lost
 
 
 def about(text: str) -> Meta:
@@ -69,6 +70,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--thin must not be negative, not {self.thin}")
         if self.nodes_per_zone < 1:
             raise ValueError(f"--nodes-per-zone must be at least 1, not {self.nodes_per_zone}")
+        if self.node_monitor_grace_period < 1:
+            given = self.node_monitor_grace_period
+            raise ValueError(f"--node-monitor-grace-period must be at least 1 second, not {given:g}")
         if not 0 <= self.port < 65536:
             raise ValueError(f"--port must be a port number, not {self.port}")
         manager.chosen(self.controllers)  # raises UnknownController
@@ -181,7 +185,7 @@ class Cluster:
             {member.name: place(member, self.settings.latency)},
             str(self.layout.shared),
         )
-        settings = node_settings(self.server.authority, member, self.memory)
+        settings = node_settings(self.server.authority, member, self.memory, self.settings)
         client = self.client_of("kubelet")
         cover = (str(self.layout.directory),)
         own = images(kit, self.programs)
@@ -270,7 +274,8 @@ def cloud_settings(
     )
 
 
-def node_settings(authority: Authority, member: Member, memory: Memory) -> NodeSettings:
+def node_settings(authority: Authority, member: Member, memory: Memory, settings: Settings) -> NodeSettings:
+    plain, grace = NodeSettings(), settings.node_monitor_grace_period
     hosts = ("127.0.0.1", "localhost", member.name)
     pair = authority.server(f"kubelet-{member.name}", hosts)
     return NodeSettings(
@@ -286,6 +291,9 @@ def node_settings(authority: Authority, member: Member, memory: Memory) -> NodeS
         instance_type="m5.large",
         provider_id=f"aws:///{member.zone}/{member.instance}",
         claim_read_frequency=CLAIM_READ,
+        # A node that is given less time than usual has to speak more often, or it is lost between two words.
+        node_status_update_frequency=min(plain.node_status_update_frequency, grace / HEARTBEATS),
+        node_lease_duration=min(plain.node_lease_duration, grace),
         cluster_host="127.0.0.1",
         cluster_port=memory.port,
     )

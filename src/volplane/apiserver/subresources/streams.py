@@ -141,13 +141,15 @@ async def relay(near: Stream, far: Stream) -> None:
         while data := await source.read():
             await sink.write(data)
 
-    pumps = [asyncio.create_task(pump(near, far)), asyncio.create_task(pump(far, near))]
+    there, back = asyncio.create_task(pump(near, far)), asyncio.create_task(pump(far, near))
     try:
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+        if there.done() and there.exception() is not None:
+            await asyncio.wait({back})  # the node has hung up; what it said before is still to be handed on
     finally:
-        for task in pumps:
+        for task in (there, back):
             task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await asyncio.gather(there, back, return_exceptions=True)
         near.close()
         far.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
 from volplane.node.api.refusal import Refusal
@@ -17,6 +17,7 @@ WEBSOCKET_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 SPDY_PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 OPENING = 30.0  # seconds for a SPDY client to open all streams that it asked for
+LINGER = 10.0  # seconds for a SPDY client to leave when everything has been said
 
 
 class Channels(Protocol):
@@ -127,6 +128,10 @@ class SpdyChannels:
     async def __aexit__(self, *_: object) -> None:
         for channel in self._streams.values():
             await channel.close()
+        # The client leaves first: to it, a connection that breaks before it has read the status is a success.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                await self._session.over()
         await self._stack.aclose()
 
     async def stdout(self, data: bytes) -> None:

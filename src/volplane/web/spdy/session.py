@@ -125,7 +125,7 @@ class Session:
         self._unread = 0
         self._room = asyncio.Event()
         self._room.set()
-        self._over = False
+        self._over = asyncio.Event()
 
     def __aiter__(self) -> Session:
         return self
@@ -160,8 +160,12 @@ class Session:
         finally:
             self._finish()
 
+    async def over(self) -> None:
+        """Until the peer has left."""
+        await self._over.wait()
+
     def _finish(self) -> None:
-        self._over = True
+        self._over.set()
         for channel in list(self._channels.values()):
             channel._drop()
         self._incoming.put_nowait(None)
@@ -219,7 +223,7 @@ class Session:
     # The channels' side
 
     async def _send(self, frame: bytes) -> None:
-        if self._over:
+        if self._over.is_set():
             raise ConnectionResetError("the session is over")
         await self._below.write(frame)
 

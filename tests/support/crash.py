@@ -263,7 +263,7 @@ _BAD = re.compile(
 )
 
 
-def _history(database: Path, prefix: str) -> list[tuple[str, bytes | None]]:
+def history(database: Path, prefix: str) -> list[tuple[str, bytes | None]]:
     """Every revision of the keys, in order; None where one was deleted."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
@@ -278,7 +278,7 @@ def _ledger(database: Path) -> Iterator[str]:
     """One disk was ever given out, and it left a node before it came to the next."""
     given, holder = set(), ""
     live = set()
-    for key, value in _history(database, "/cloud/volumes/"):
+    for key, value in history(database, "/cloud/volumes/"):
         if value is None:
             live.discard(key)
             continue
@@ -300,13 +300,13 @@ def _attachments(database: Path) -> Iterator[str]:
     """No two nodes had the volume attached at the same revision, and one volume was made."""
     attached: set[str] = set()
     prefix = "/registry/volumeattachments.storage.k8s.io/"
-    for key, value in _history(database, prefix):
+    for key, value in history(database, prefix):
         if value is not None and codec.load(VolumeAttachment, value, 1).status.attached:
             attached.add(key)
         else:
             attached.discard(key)
         if len(attached) > 1:
             yield f"attached at the same time: {sorted(attached)}"
-    volumes = {key for key, _ in _history(database, "/registry/persistentvolumes/")}
+    volumes = {key for key, _ in history(database, "/registry/persistentvolumes/")}
     if len(volumes) != 1:
         yield f"volumes that were made: {sorted(volumes)}"

@@ -47,3 +47,19 @@ def test_every_process_may_have_a_log_of_its_own(tmp_path: Path) -> None:
 
 def test_another_name_kills_nobody() -> None:
     assert run(VOLPLANE_FAILPOINT="write:create:pods") == 0
+
+
+def test_a_file_may_name_the_point_and_only_one_dies_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "point"
+    assert run(VOLPLANE_FAILPOINT_FILE=str(file)) == 0
+    file.write_text("write:create:pods:after")
+    assert run(VOLPLANE_FAILPOINT_FILE=str(file)) == -signal.SIGKILL
+    assert not file.exists()
+    assert run(VOLPLANE_FAILPOINT_FILE=str(file)) == 0
+
+
+def test_a_file_that_names_another_point_stays(tmp_path: Path) -> None:
+    file = tmp_path / "point"
+    file.write_text("write:create:pods")
+    assert run(VOLPLANE_FAILPOINT_FILE=str(file)) == 0
+    assert file.exists()

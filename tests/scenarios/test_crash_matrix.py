@@ -2,7 +2,7 @@
 
 A claim and a pod that writes onto the volume; the pod goes, its attachment goes, another pod reads on another
 node; everything is deleted. Wherever the kill comes, the next start goes on to the same end: data intact, one
-disk, never on two nodes, nothing left. The points are named here, so that a lost one is noticed.
+disk, never on two nodes, nothing left. Here the whole process dies; single roles in test_crash_roles.py.
 
 `VOLPLANE_CRASH_ALL=1` takes every occurrence of every point, in one process and with `--separate`: an hour.
 """
@@ -18,6 +18,7 @@ import pytest
 from msgspec import Struct
 
 from tests.support.crash import Crashing, Outcome, Phase, Point, learn
+from tests.support.points import JOURNEY, START, STOP, points
 
 pytestmark = [
     pytest.mark.root,
@@ -28,104 +29,6 @@ WIDTH = 3  # clusters side by side: a start waits as often as it works
 ALL = os.environ.get("VOLPLANE_CRASH_ALL") == "1"
 
 
-def points(phase: Phase, table: str) -> list[Point]:
-    """From lines such as `rpc:NodeStageVolume  before served after`."""
-    rows = (line.split() for line in table.strip().splitlines())
-    return [Point(phase, f"{name}:{when}") for name, *moments in rows for when in moments]
-
-
-START = points(
-    Phase.START,
-    """
-    host:share                                     before after
-    rpc:ControllerGetCapabilities                  before after
-    rpc:GetInfo                                    before after
-    rpc:GetPluginCapabilities                      before after
-    rpc:GetPluginInfo                              before after
-    rpc:NodeGetInfo                                before after
-    rpc:NotifyRegistrationStatus                   before after
-    rpc:Probe                                      before after
-    write:create:csidrivers.storage.k8s.io         before after
-    write:create:csinodes.storage.k8s.io           before after
-    write:create:daemonsets.apps                   before after
-    write:create:deployments.apps                  before after
-    write:create:leases.coordination.k8s.io        before after
-    write:create:namespaces                        before after
-    write:create:nodes                             before after
-    write:create:pods                              before after
-    write:create:pods/binding                      before after
-    write:create:replicasets.apps                  before after
-    write:create:serviceaccounts                   before after
-    write:create:storageclasses.storage.k8s.io     before after
-    write:patch:csinodes.storage.k8s.io            before after
-    write:patch:daemonsets.apps/status             before after
-    write:patch:deployments.apps/status            before after
-    write:patch:nodes/status                       before after
-    write:patch:pods/status                        before after
-    write:patch:replicasets.apps/status            before after
-    """,
-)
-JOURNEY = points(
-    Phase.JOURNEY,
-    """
-    write:create:persistentvolumeclaims            before after
-    write:create:pods                              before after
-    write:create:events                            before after
-    write:patch:persistentvolumeclaims             before after
-    rpc:CreateVolume                               before served after
-    cloud:CreateVolume                             asked intent effect result
-    write:create:persistentvolumes                 before after
-    write:patch:persistentvolumes                  before after
-    write:patch:persistentvolumes/status           before after
-    write:patch:persistentvolumeclaims/status      before after
-    write:create:pods/binding                      before after
-    write:create:volumeattachments.storage.k8s.io  before after
-    write:patch:volumeattachments.storage.k8s.io   before after
-    rpc:ControllerPublishVolume                    before served after
-    cloud:AttachVolume                             asked intent effect result
-    host:loop_attach                               before after
-    write:patch:volumeattachments.storage.k8s.io/status  before after
-    write:patch:nodes/status                       before after
-    file:vol_data:write                            before after
-    file:vol_data.json                             half
-    rpc:NodeStageVolume                            before served after
-    host:mkfs                                      before after
-    host:fsck                                      before after
-    host:mount                                     before after
-    rpc:NodePublishVolume                          before served after
-    host:bind                                      before after
-    container:start                                before after
-    write:patch:pods/status                        before after
-    container:stop                                 before asked after
-    rpc:NodeUnpublishVolume                        before served after
-    rpc:NodeUnstageVolume                          before served after
-    host:unmount                                   before after
-    file:vol_data:remove                           before after
-    write:delete:pods                              before after
-    container:remove                               before after
-    write:delete:volumeattachments.storage.k8s.io  before after
-    rpc:ControllerUnpublishVolume                  before served after
-    cloud:DetachVolume                             asked intent effect result
-    host:loop_detach                               before after
-    write:patch:nodes                              before after
-    write:delete:persistentvolumeclaims            before after
-    rpc:DeleteVolume                               before served after
-    cloud:DeleteVolume                             asked intent effect result
-    write:delete:persistentvolumes                 before after
-    """,
-)
-STOP = points(
-    Phase.STOP,
-    """
-    container:stop                                 before asked after
-    rpc:NodeUnpublishVolume                        before served after
-    rpc:NodeUnstageVolume                          before served after
-    host:unmount                                   before after
-    file:vol_data:remove                           before after
-    write:patch:nodes/status                       before after
-    host:loop_detach                               before after
-    """,
-)
 TABLE = {Phase.START: START, Phase.JOURNEY: JOURNEY, Phase.STOP: STOP}
 # A life that recovers is killed again where the one before was.
 TWICE = points(
@@ -145,7 +48,7 @@ TWICE = points(
     """,
 )
 ONE_PROCESS = [*JOURNEY, *START[::4], *STOP[::3]]
-SEPARATE = [*JOURNEY[3::8], *START[1::16], *STOP[1::8]]
+SEPARATE = [*START[1::16], *STOP[1::8]]  # on the journey every role dies alone: test_crash_roles.py
 
 
 class Case(Struct, frozen=True):

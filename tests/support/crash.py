@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +30,7 @@ from volplane.api.storage import VolumeAttachment
 from volplane.cloud.model import Volume, VolumeState
 from volplane.host.processes import exited
 
-CLEANING = 80  # looks, four a second
+CLEANING, LOOK = 400, 0.05  # looks, and seconds between two
 
 
 class Phase(StrEnum):
@@ -86,9 +87,9 @@ class Crashing:
                     problems.append(f"{user.step}: {type(error).__name__}: {error}")
             passed = list(self.passed())
             died = self.point in passed
-            problems += list(audit(self.directory)) if not problems else []
+            problems += list(Audit(self.directory).problems()) if not problems else []
             if problems:
-                log = self._evidence()
+                log = evidence(self.up)
             return Outcome(self.point, passed, time.monotonic() - began, died, problems, log)
         finally:
             await asyncio.to_thread(self.remove)
@@ -175,7 +176,7 @@ class Crashing:
 
     async def _end(self, pods: set[str]) -> list[str]:
         """While it still serves: nothing of the volume is left; after a clean stop: nothing at all."""
-        found = await self._traces(pods)
+        found = await lasting_traces(self.directory, pods)
         problems = [f"while it runs: {trace}" for trace in found]
         code = await asyncio.to_thread(self.up.stop)
         while code == -signal.SIGKILL and self.deaths:  # at a point that only the stop passes
@@ -188,31 +189,8 @@ class Crashing:
             problems.append(f"after the stop: {left}")
         return problems
 
-    async def _traces(self, pods: set[str]) -> list[str]:
-        """What stays: a node that was killed last may still be on its way back when the user is done."""
-        for _ in range(CLEANING):
-            if not (found := await asyncio.to_thread(traces, self.directory, pods)):
-                break
-            await asyncio.sleep(0.25)
-        return found
-
-    def _evidence(self) -> str:
-        shown = self.up.log(200)
-        for log in sorted((self.directory / "run").glob("*.log")):
-            shown += f"\n--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-60:])
-        if keep := os.environ.get("VOLPLANE_CRASH_KEEP"):
-            shutil.copytree(
-                self.directory,
-                f"{keep}/{self.directory.name}",
-                ignore=shutil.ignore_patterns("*.img", "*.sock", "n"),
-            )
-        return shown
-
     def remove(self) -> None:
-        if self.up.process is not None and self.up.process.poll() is None:
-            self.up.kill()
-        machine.purge(self.directory)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove(self.up)
 
 
 async def learn(phase: Phase, *, separate: bool = False) -> list[Point]:
@@ -230,7 +208,36 @@ async def learn(phase: Phase, *, separate: bool = False) -> list[Point]:
         await asyncio.to_thread(run.remove)
 
 
+def evidence(up: Up) -> str:
+    shown = up.log(200)
+    for log in sorted((up.directory / "run").glob("*.log")):
+        shown += f"\n--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+    if keep := os.environ.get("VOLPLANE_CRASH_KEEP"):
+        shutil.copytree(
+            up.directory,
+            f"{keep}/{up.directory.name}",
+            ignore=shutil.ignore_patterns("*.img", "*.sock", "n"),
+        )
+    return shown
+
+
+def remove(up: Up) -> None:
+    if up.process is not None and up.process.poll() is None:
+        up.kill()
+    machine.purge(up.directory)
+    shutil.rmtree(up.directory, ignore_errors=True)
+
+
 # --- what must not be found
+
+
+async def lasting_traces(directory: Path, pods: set[str]) -> list[str]:
+    """What stays: a node that was killed last may still be on its way back when the user is done."""
+    for _ in range(CLEANING):
+        if not (found := await asyncio.to_thread(traces, directory, pods)):
+            break
+        await asyncio.sleep(LOOK)
+    return found
 
 
 def traces(directory: Path, pods: set[str]) -> list[str]:
@@ -248,13 +255,25 @@ def traces(directory: Path, pods: set[str]) -> list[str]:
     return found
 
 
-def audit(directory: Path) -> Iterator[str]:
-    """What the histories tell that no state shows any more."""
-    yield from _ledger(directory / "cloud" / "state.db")
-    yield from _attachments(directory / "state.db")
-    for log in (directory / "up.log", directory / "run" / "cloud.log"):
-        if log.exists():
-            text = log.read_text(errors="replace")
+class Audit:
+    """What the histories tell, since the last look, that no state shows any more."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cloud, self.state = directory / "cloud" / "state.db", directory / "state.db"
+        self.logs = (directory / "up.log", directory / "run" / "cloud.log")
+        self._revisions = {self.cloud: 0, self.state: 0}
+        self._read: dict[Path, int] = {}
+
+    def skip(self) -> None:
+        """What was until now is of no interest."""
+        self._revisions = {database: _revision(database) for database in self._revisions}
+        self._read = {log: log.stat().st_size for log in self.logs if log.exists()}
+
+    def problems(self) -> Iterator[str]:
+        yield from _ledger(self.cloud, self._revisions[self.cloud])
+        yield from _attachments(self.state, self._revisions[self.state])
+        for log in filter(Path.exists, self.logs):
+            text = log.read_bytes()[self._read.get(log, 0) :].decode(errors="replace")
             yield from (f"in {log.name}: {line}" for line in text.splitlines() if _BAD.search(line))
 
 
@@ -263,22 +282,31 @@ _BAD = re.compile(
 )
 
 
-def history(database: Path, prefix: str) -> list[tuple[str, bytes | None]]:
-    """Every revision of the keys, in order; None where one was deleted."""
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-    try:
-        query = "SELECT key, value, deleted FROM log WHERE key GLOB ? ORDER BY revision"
-        rows = connection.execute(query, (f"{prefix}*",)).fetchall()
-    finally:
-        connection.close()
+def _revision(database: Path) -> int:
+    ((newest,),) = _rows(database, "SELECT coalesce(max(revision), 0) FROM log")
+    return int(newest)
+
+
+def history(database: Path, prefix: str, since: int = 0) -> list[tuple[str, bytes | None]]:
+    """Every later revision of the keys, in order; None where one was deleted."""
+    query = "SELECT key, value, deleted FROM log WHERE key GLOB ? AND revision > ? ORDER BY revision"
+    rows = _rows(database, query, f"{prefix}*", since)
     return [(key, None if deleted else value) for key, value, deleted in rows]
 
 
-def _ledger(database: Path) -> Iterator[str]:
+def _rows(database: Path, query: str, *arguments: object) -> list[Any]:
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60)
+    try:
+        return connection.execute(query, arguments).fetchall()
+    finally:
+        connection.close()
+
+
+def _ledger(database: Path, since: int) -> Iterator[str]:
     """One disk was ever given out, and it left a node before it came to the next."""
     given, holder = set(), ""
     live = set()
-    for key, value in history(database, "/cloud/volumes/"):
+    for key, value in history(database, "/cloud/volumes/", since):
         if value is None:
             live.discard(key)
             continue
@@ -296,17 +324,17 @@ def _ledger(database: Path) -> Iterator[str]:
         yield f"disks left in the ledger: {sorted(live)}"
 
 
-def _attachments(database: Path) -> Iterator[str]:
+def _attachments(database: Path, since: int) -> Iterator[str]:
     """No two nodes had the volume attached at the same revision, and one volume was made."""
     attached: set[str] = set()
     prefix = "/registry/volumeattachments.storage.k8s.io/"
-    for key, value in history(database, prefix):
+    for key, value in history(database, prefix, since):
         if value is not None and codec.load(VolumeAttachment, value, 1).status.attached:
             attached.add(key)
         else:
             attached.discard(key)
         if len(attached) > 1:
             yield f"attached at the same time: {sorted(attached)}"
-    volumes = {key for key, _ in history(database, "/registry/persistentvolumes/")}
+    volumes = {key for key, _ in history(database, "/registry/persistentvolumes/", since)}
     if len(volumes) != 1:
         yield f"volumes that were made: {sorted(volumes)}"

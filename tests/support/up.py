@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,8 +46,15 @@ def wait_until(what: str, test: Callable[[], Any], seconds: float = 30.0) -> Any
 class Up:
     """One cluster in one data directory; may be started, killed and started again."""
 
-    def __init__(self, *arguments: str, nodes: int = 2, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        nodes: int = 2,
+        directory: Path | None = None,
+        program: Sequence[str] = (VOLPLANE, "up"),
+    ) -> None:
         self.own = directory is None
+        self.program = program
         self.directory = directory or Path(tempfile.mkdtemp(prefix="vp-"))
         self.arguments = ("--data-dir", str(self.directory), "--nodes", str(nodes), *arguments)
         self.process: subprocess.Popen[bytes] | None = None
@@ -88,7 +95,7 @@ class Up:
     def start(self, env: Mapping[str, str] | None = None, *, wait: bool = True) -> Self:
         with self.output.open("ab") as log:
             self.process = subprocess.Popen(
-                [VOLPLANE, "up", *self.arguments],
+                [*self.program, *self.arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},

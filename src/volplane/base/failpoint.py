@@ -6,7 +6,11 @@ time. `VOLPLANE_FAILPOINT_LOG=file` writes down every name that is passed, which
 that file exists: a test says from when on. All are read once, at import; callers that would build a name in
 vain look at `armed` first.
 
+`VOLPLANE_FAILPOINT_FILE=file` is for processes that live through many deaths of others: the name stands in
+the file, which may come at any time. The first to reach it takes the file away and dies; nobody else does.
+
     write:<verb>:<resource>:before|after    API server, around the store's commit
+    ask:<verb>:<resource>:before|after      whoever asks it for that over HTTPS
     rpc:<Method>:before|after               CSI caller; rpc:<Method>:served: driver, work done, no answer yet
     cloud:<Action>:asked|intent|effect|result   disk service, between its ledger's writes and its effects
     host:<effect>:before|after              mounts, loop devices, file systems
@@ -36,7 +40,8 @@ def _target(text: str) -> tuple[str, int]:
 _name, _left = _target(os.environ.get("VOLPLANE_FAILPOINT", ""))
 _log = os.environ.get("VOLPLANE_FAILPOINT_LOG", "").replace("%p", str(os.getpid()))
 _after = os.environ.get("VOLPLANE_FAILPOINT_AFTER", "")
-armed = bool(_name or _log)
+_file = os.environ.get("VOLPLANE_FAILPOINT_FILE", "")
+armed = bool(_name or _log or _file)
 
 
 def hit(name: str) -> None:
@@ -78,6 +83,19 @@ def _hit(name: str) -> None:
         _left -= 1
         if _left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
+    if _file and _is_our_turn(name):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_our_turn(name: str) -> bool:
+    try:
+        with open(_file) as file:
+            if file.read() != name:
+                return False
+        os.unlink(_file)  # which only one can
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _append(name: str) -> None:

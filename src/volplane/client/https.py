@@ -10,7 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import cache
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
@@ -19,7 +25,9 @@ import msgspec
 from msgspec import Struct
 
 from volplane.api import codec, errors, kinds
+from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, ListMeta, Resource
+from volplane.base import failpoint
 from volplane.client.transport import Change, ChangeType, Page, Patch, PatchStyle, Watching
 from volplane.web.client import Http, HttpError
 
@@ -30,6 +38,7 @@ T = TypeVar("T", bound=Resource)
 REQUEST = 60.0  # seconds; the server's own limit for a request that is no watch
 CONNECT = 30.0  # seconds until a watch has its headers
 JSON = "application/json"
+_NOTHING = nullcontext()
 
 
 class _List(Struct, Generic[T]):
@@ -102,12 +111,16 @@ class Https:
     ) -> T:
         kind = kinds.of(of or type(obj))
         path = kind.path(namespace or obj.namespace, name if subresource else "", subresource)
-        answer = await self._ask("POST", path, codec.encode(obj))
+        with _fail_points("create", kind, subresource):
+            answer = await self._ask("POST", path, codec.encode(obj))
         return obj if _is_status(answer) else codec.decode(type(obj), answer)
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
-        path = kinds.of(type(obj)).path(obj.namespace, obj.name, subresource)
-        return codec.decode(type(obj), await self._ask("PUT", path, codec.encode(obj)))
+        kind = kinds.of(type(obj))
+        path = kind.path(obj.namespace, obj.name, subresource)
+        with _fail_points("update", kind, subresource):
+            answer = await self._ask("PUT", path, codec.encode(obj))
+        return codec.decode(type(obj), answer)
 
     async def patch(
         self,
@@ -126,7 +139,9 @@ class Https:
             patch = {"kind": kind.kind, "apiVersion": kind.api_version, **patch}
         query = _query(fieldManager=manager, force="true" if force else "")
         path = kind.path(namespace, name, subresource) + query
-        return codec.decode(type, await self._ask("PATCH", path, msgspec.json.encode(patch), style))
+        with _fail_points("patch", kind, subresource):
+            answer = await self._ask("PATCH", path, msgspec.json.encode(patch), style)
+        return codec.decode(type, answer)
 
     async def delete(
         self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
@@ -136,7 +151,9 @@ class Https:
             body = msgspec.json.encode(
                 {"kind": "DeleteOptions", "apiVersion": "v1", **codec.builtins(options)}
             )
-        answer = await self._ask("DELETE", kinds.of(type).path(namespace, name), body)
+        kind = kinds.of(type)
+        with _fail_points("delete", kind):
+            answer = await self._ask("DELETE", kind.path(namespace, name), body)
         return None if _is_status(answer) else codec.decode(type, answer)
 
     @asynccontextmanager
@@ -210,6 +227,12 @@ def _change(type: type[T], line: bytes) -> Change[T]:
         return Change(kind, None, int(_bookmarks.decode(event.object).metadata.resource_version or 0))
     obj = codec.decode(type, bytes(event.object))
     return Change(kind, obj, obj.revision)
+
+
+def _fail_points(verb: str, kind: Kind, subresource: str = "") -> AbstractContextManager[None]:
+    if not failpoint.armed:
+        return _NOTHING
+    return failpoint.around(f"ask:{verb}:{kind.resource}{'/' * bool(subresource)}{subresource}")
 
 
 @contextmanager

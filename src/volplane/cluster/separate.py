@@ -41,6 +41,7 @@ from volplane.node.settings import NodeSettings
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between two starts of a role that keeps dying
+WORTH = 10  # times its last pause that a role lived: it does not keep dying
 LIFELINE = "VOLPLANE_LIFELINE"
 PATIENCE = 30.0
 GIVE_UP = 5.0  # seconds in which a role that is wanted for the start may end again and again
@@ -145,6 +146,9 @@ class Separate:
             await self._unless_broken(self._cloud_serves())
         for member in self.members:
             self._keep(f"node/{member.name}", self._node(member))
+        await self._deploy()
+
+    async def _deploy(self) -> None:
         await self._apply(MANIFESTS if self.brought.ours else BARE)
         if things := self.learned.things(str(self.layout.guests)):
             await brought.apply(self._transport, things)
@@ -249,7 +253,7 @@ class Separate:
             flags.append(f"--programs-file={file}")
         return [*flags, f"--shared-dir={self.layout.shared}", f"--cover={self.layout.directory}"]
 
-    def _environment(self, *, again: bool) -> dict[str, str]:
+    def _environment(self, role: str, *, again: bool) -> dict[str, str]:
         memory = self.memory
         own = {k: v for k, v in os.environ.items() if k.startswith(("VOLPLANE_", "PYTHON"))}
         if again:
@@ -265,18 +269,17 @@ class Separate:
 
     # --- keeping
 
-    def _keep(self, role: str, arguments: list[str]) -> None:
-        task = asyncio.create_task(self._keeper(role, arguments), name=role)
-        self._keepers[role] = task
+    def _keep(self, role: str, arguments: list[str], *, verb: str = "") -> None:
+        """A role's name is its verb unless it is said, and behind a slash which one it is."""
+        argv = [sys.executable, "-m", "volplane", verb or role.partition("/")[0], *arguments]
+        self._keepers[role] = asyncio.create_task(self._keeper(role, argv), name=role)
 
-    async def _keeper(self, role: str, arguments: list[str]) -> None:
-        verb = role.partition("/")[0]
-        argv = [sys.executable, "-m", "volplane", verb, *arguments]
+    async def _keeper(self, role: str, argv: list[str]) -> None:
         pause, again, failing = FIRST_PAUSE, False, 0.0
         while True:
             await self._wait_for_revival(role)
             began = clock.now()
-            env = self._environment(again=again)
+            env = self._environment(role, again=again)
             again = True
             process = await self.host.spawn(
                 argv, fds=[self._lifeline[0]], log=str(self.runs.log(role)), env=env
@@ -290,7 +293,7 @@ class Separate:
             if failing and not self._is_up and clock.now() - failing > GIVE_UP:
                 raise RoleFailed(f"{role} does not start: {self.runs.last_words(role)}")
             log.warning("%s ended with %d; starting it again", role, code, extra={"log": self.runs.log(role)})
-            pause = FIRST_PAUSE if lived > LONGEST_PAUSE else min(pause * 2, LONGEST_PAUSE)
+            pause = FIRST_PAUSE if lived > WORTH * pause else min(pause * 2, LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
     async def _wait_for_revival(self, role: str) -> None:

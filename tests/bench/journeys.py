@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+
+from msgspec import Struct
 
 from tests.bench import stages
 from tests.bench.objects import NAMESPACE, WAITING, claim, pod
@@ -15,7 +16,12 @@ from volplane.api.storage import VolumeAttachment
 
 WARM_UP = 2  # journeys that are not counted: the first one imports and opens what the others find
 
-Times = dict[str, float]
+
+class Times(Struct, frozen=True):
+    """Milliseconds."""
+
+    stages: dict[str, float]
+    shares: dict[str, float]
 
 
 async def measure(running: Running, times: int) -> list[Figure]:
@@ -26,20 +32,22 @@ async def measure(running: Running, times: int) -> list[Figure]:
             key="a",
             name="claim and pod until the container has written",
             unit="ms",
-            samples=tuple(t["written"] for t in up),
+            samples=tuple(t.stages["written"] for t in up),
             aim=80,
             upstream=7100,
-            stages=_columns(up),
+            stages=stages.columns([u.stages for u in up]),
+            shares=stages.columns([u.shares for u in up]),
             floor="floor up: create, attach, stage, publish",
         ),
         Figure(
             key="a",
             name="pod deleted until the attachment is gone",
             unit="ms",
-            samples=tuple(t["gone"] for t in down),
+            samples=tuple(t.stages["gone"] for t in down),
             aim=40,
             upstream=3700,
-            stages=_columns(down),
+            stages=stages.columns([d.stages for d in down]),
+            shares=stages.columns([d.shares for d in down]),
             floor="floor down: unpublish, unstage, detach",
         ),
     ]
@@ -65,7 +73,8 @@ async def _up(running: Running, name: str) -> Times:
     end = time.monotonic_ns()
     await until(pods, lambda: _phase(pods.get(name, NAMESPACE)) == "Running", f"{name} runs")
     spans = [s for s in await running.spans(start) if s.start < end]
-    return {**stages.reached(stages.UP, spans, start), "written": (end - start) / 1e6}
+    reached = {**stages.reached(stages.UP, spans, start), "written": (end - start) / 1e6}
+    return Times(reached, stages.shares(spans, start, end))
 
 
 async def _down(running: Running, name: str) -> Times:
@@ -75,7 +84,8 @@ async def _down(running: Running, name: str) -> Times:
     await until(attachments, lambda: not attachments.all(), f"the attachment of {name} is gone")
     end = time.monotonic_ns()
     spans = await running.spans(start)
-    return {**stages.reached(stages.DOWN, spans, start), "gone": (end - start) / 1e6}
+    reached = {**stages.reached(stages.DOWN, spans, start), "gone": (end - start) / 1e6}
+    return Times(reached, stages.shares(spans, start, end))
 
 
 async def _clean(running: Running, name: str) -> None:
@@ -86,11 +96,3 @@ async def _clean(running: Running, name: str) -> None:
 
 def _phase(pod: Pod | None) -> str:
     return pod.status.phase if pod is not None else ""
-
-
-def _columns(rows: list[Times]) -> dict[str, tuple[float, ...]]:
-    columns: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        for name, at in row.items():
-            columns[name].append(at)
-    return {name: tuple(times) for name, times in columns.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from tests.bench import stages
 from tests.bench.claims import delete_all
 from tests.bench.objects import NAMESPACE, WAITING, claim, pod
 from tests.bench.report import Figure
@@ -15,9 +16,12 @@ from volplane.api.storage import VolumeAttachment
 
 async def measure(running: Running, count: int, rounds: int) -> list[Figure]:
     await running.warm()
-    samples, ends = [], []
+    samples, ends, shares = [], [], []
     for number in range(rounds):
+        start = time.monotonic_ns()
         samples.append(await _create_running(running, count, f"crowd-{number}"))
+        end = time.monotonic_ns()
+        shares.append(stages.shares(await running.spans(start), start, end))
         ends.append(await _delete(running))
         await delete_all(running)
     full = count == 50
@@ -29,6 +33,7 @@ async def measure(running: Running, count: int, rounds: int) -> list[Figure]:
             samples=tuple(samples),
             aim=2.5 if full else None,
             upstream=33.0 if full else None,
+            shares=stages.columns(shares),
         ),
         Figure(key="d", name=f"{count} pods deleted until detached", unit="s", samples=tuple(ends)),
     ]

@@ -25,6 +25,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     aim: float | None = None
     upstream: float | None = None
     stages: dict[str, tuple[float, ...]] = {}  # when each stage was done, in the order of the journey
+    shares: dict[str, tuple[float, ...]] = {}  # milliseconds in which each of these was under way
     floor: str = ""  # the figure that this one is compared with
 
     @property
@@ -48,6 +49,7 @@ def table(figures: Sequence[Figure]) -> str:
     for figure in figures:
         rows.append(_row(figure, floors))
         rows.extend(_stages(figure))
+        rows.extend(_shares(figure))
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
     return "\n".join(_line(row, widths) for row in rows)
 
@@ -74,6 +76,13 @@ def _stages(figure: Figure) -> Iterable[tuple[str, ...]]:
     for name, at in sorted(medians.items(), key=lambda item: item[1]):
         yield (f"      {name}", _number(at, "ms"), "", "", "", "", f"+{at - before:.1f}")
         before = at
+
+
+def _shares(figure: Figure) -> Iterable[tuple[str, ...]]:
+    whole = figure.median * (1000 if figure.unit == "s" else 1)
+    for name, times in figure.shares.items():
+        spent = statistics.median(times)
+        yield (f"      of it: {name}", _number(spent, "ms"), "", "", "", "", f"{spent / whole:.0%}")
 
 
 def _number(value: float, unit: str) -> str:
@@ -107,6 +116,7 @@ def document(figures: Sequence[Figure], facts: dict[str, object]) -> bytes:
             **msgspec.to_builtins(figure),
             "median": figure.median,
             "p95": figure.p95,
+            "share_medians": {name: statistics.median(times) for name, times in figure.shares.items()},
             "stage_medians": {name: statistics.median(times) for name, times in figure.stages.items()},
         }
         for figure in figures

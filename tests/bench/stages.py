@@ -55,6 +55,38 @@ def reached(stages: Sequence[Stage], spans: Sequence[Span], start: int) -> dict[
     return {name: (end - start) / 1e6 for name, end in found.items() if end is not None}
 
 
+# What is under way, by component and steps; a driver's call holds what it has made the host do.
+SHARES = {
+    "driver": ("driver", ()),
+    "mkfs": ("host", ("mkfs",)),
+    "mount": ("host", ("mount", "bind")),
+    "unmount": ("host", ("unmount",)),
+}
+
+
+def shares(spans: Sequence[Span], start: int, end: int) -> dict[str, float]:
+    """Milliseconds between the two moments in which at least one of each was under way."""
+    return {
+        name: _covered(
+            [s for s in spans if s.component == who and (not steps or s.step in steps)], start, end
+        )
+        for name, (who, steps) in SHARES.items()
+    }
+
+
+def _covered(spans: Sequence[Span], start: int, end: int) -> float:
+    total, until = 0, start
+    for span in sorted(spans, key=lambda s: s.start):
+        total += max(0, min(span.end, end) - max(span.start, until))
+        until = max(until, span.end)
+    return total / 1e6
+
+
+def columns(rows: Sequence[dict[str, float]]) -> dict[str, tuple[float, ...]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: tuple(row[name] for row in rows if name in row) for name in names}
+
+
 def _end(stage: Stage, spans: Sequence[Span]) -> int | None:
     ends = [
         s.end

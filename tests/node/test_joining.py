@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
 
 from tests.loops.inprocess import running, until
 from volplane import apiserver
 from volplane.api.certificates import CertificateSigningRequest
 from volplane.api.codec import convert
 from volplane.api.core import Node, Secret
-from volplane.api.errors import Forbidden
+from volplane.api.errors import Forbidden, Unavailable
 from volplane.apiserver.server import Server
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.client.kubeconfig import load
 from volplane.cluster.apply import apply
 from volplane.controllers.csr.controller import SigningRequests
-from volplane.node.joining import KEY, PAIR, NotLetIn, join, serving
+from volplane.controllers.csr.signing import Authority
+from volplane.host import Host
+from volplane.node import renewing
+from volplane.node.joining import KEY, NotLetIn, join, serving
+from volplane.node.settings import CLIENT_PAIR as PAIR
 from volplane.store.memory import MemoryStore
+from volplane.web import tls
 
 TOKEN = "abcdef.0123456789abcdef"
 NAME = "edge-1"
@@ -67,6 +83,27 @@ class Cluster:
         work = SigningRequests(self.client, certificate=pair.cert, key=pair.key)
         async with running(work.run()):
             yield
+
+    def shorten(self, pair: str, *, seconds: int = 8) -> x509.Certificate:
+        """Another certificate for the same key, at the end of its life."""
+        return self._signed(pair, seconds)
+
+    def lengthen(self, pair: str) -> str:
+        self._signed(pair, 3600)
+        return pair
+
+    def _signed(self, pair: str, seconds: int) -> x509.Certificate:
+        key = load_pem_private_key(Path(pair).read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        names = [("system:nodes", NameOID.ORGANIZATION_NAME), (f"system:node:{NAME}", NameOID.COMMON_NAME)]
+        subject = x509.Name([x509.NameAttribute(oid, value) for value, oid in names])
+        asked = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+        authority = Authority(self.server.authority.pair.cert, self.server.authority.pair.key)
+        usages = ("digital signature", "client auth", "server auth")
+        text = authority.sign(asked.public_bytes(Encoding.PEM), usages, seconds)
+        plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        Path(pair).write_bytes(text + plain)
+        return x509.load_pem_x509_certificate(text)
 
     async def requests(self) -> list[CertificateSigningRequest]:
         return await self.client.list(CertificateSigningRequest)
@@ -167,6 +204,69 @@ async def test_a_node_asks_for_a_serving_certificate_that_a_person_approves(tmp_
             await transport.close()
 
 
+async def test_a_node_renews_its_certificate_and_shows_the_new_one(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here, here.signer():
+        await here.join()
+        old = here.shorten(f"{here.pki}/{PAIR}")
+        await node_is_there(here)
+        transport, host = load(here.config), Host()
+        client = Client(transport)
+        keeping = renewing.keep_client(client, host, transport.show, name=NAME, directory=here.pki)
+        try:
+            assert (await client.get(Node, NAME)).name == NAME  # a connection with the old one is open
+            async with running(keeping):
+                await so(lambda: serial(f"{here.pki}/{PAIR}") != old.serial_number, 60)
+                request = max(await here.requests(), key=lambda r: r.revision)
+                assert request.spec.username == f"system:node:{NAME}"
+                assert "self kubelet client" in request.status.conditions[0].message
+                assert not there(f"{here.pki}/{KEY}")
+                await so(lambda: old.not_valid_after_utc < datetime.now(UTC), 60)
+                assert (await client.get(Node, NAME)).name == NAME
+                assert len(await here.requests()) == 2  # once, until the new one is old
+        finally:
+            await client.close()
+            await transport.close()
+            await host.close()
+
+
+async def test_a_machine_that_was_away_for_too_long_joins_again(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here, here.signer():
+        await here.join()
+        old = here.shorten(f"{here.pki}/{PAIR}", seconds=1)
+        await so(lambda: old.not_valid_after_utc < datetime.now(UTC), 60)
+        with pytest.raises(Unavailable):
+            await identity(here)
+        await here.join()
+        assert await identity(here) == NAME
+
+
+async def test_a_serving_certificate_is_renewed_in_place(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as here, here.signer():
+        await here.join()
+        pair, asked = f"{here.pki}/{PAIR}", 0
+        context = tls.server_context(pair, pair)
+        old = here.shorten(pair)
+
+        async def renew() -> str:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise NotLetIn("nobody has approved it")
+            return str(here.lengthen(pair))
+
+        host = Host()
+        renewing_it = renewing.keep_serving(pair, host, renew, context)
+        try:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(renewing, "AGAIN", 0.01)
+                async with running(renewing_it):
+                    await so(lambda: serial(pair) != old.serial_number, 60)
+                    await so(lambda: shown_by(context) == serial(pair), 60)
+        finally:
+            await host.close()
+        assert asked == 2
+
+
 async def test_a_machine_that_is_denied_is_told_so(tmp_path: Path) -> None:
     async with cluster(tmp_path) as here:
         joining = asyncio.create_task(here.join())
@@ -192,6 +292,36 @@ async def test_a_wrong_token_is_told_so(tmp_path: Path) -> None:
         write(here.bootstrap, yaml.safe_dump(wrong))
         with pytest.raises(NotLetIn, match="refused"):
             await here.join()
+
+
+async def so(test: Callable[[], bool], seconds: float) -> None:
+    async def tested() -> bool:
+        return test()
+
+    await until(tested, seconds)
+
+
+async def node_is_there(here: Cluster) -> None:
+    await here.client.create(convert(Node, {"metadata": {"name": NAME}}))
+
+
+def serial(pair: str) -> int:
+    return x509.load_pem_x509_certificate(Path(pair).read_bytes()).serial_number
+
+
+def shown_by(context: ssl.SSLContext) -> int:
+    """What a client is shown, in a handshake without a network."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(back, there)
+    theirs = context.wrap_bio(there, back, server_side=True)
+    for side in (ours, theirs, ours, theirs):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    shown = ours.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
 
 
 def there(path: str) -> bool:

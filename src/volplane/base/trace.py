@@ -6,12 +6,17 @@ grows. A span is recorded when it ends; `spans()` gives them in the order in whi
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 CAPACITY = 8_192  # the steps of some two hundred volumes
 
@@ -56,6 +61,20 @@ class span:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, where)
+
+
+def timed(component: str, step: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For a function whose every call is a step; its first argument is the subject."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+            with span(component, step, str(args[0]) if args else ""):
+                return function(*args, **kwargs)
+
+        return measured
+
+    return decorate
 
 
 def mark(component: str, step: str, subject: str, **attrs: object) -> None:

@@ -36,6 +36,8 @@ class Journey:
         for span in trace.spans():
             if not story.began <= span.start <= story.written or span.subject.startswith("node/"):
                 continue
+            if span.component == "driver":
+                continue  # inside the step of whoever called it
             if span.component == "apiserver":
                 if span.step != "create" or span.subject not in own:
                     continue

@@ -187,6 +187,10 @@ class Https:
         )
         return self._watching(type, kinds.of(type).path(namespace) + query)
 
+    def show(self, pair: bytes) -> None:
+        """New connections show this certificate; its key is in the same text."""
+        self._http.show(pair)
+
     async def close(self) -> None:
         await self._http.close()
 

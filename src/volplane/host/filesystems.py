@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from volplane.base import failpoint
+from volplane.base import failpoint, trace
 from volplane.host import devices, processes, syscalls
 
 MIB = 1 << 20
@@ -147,6 +147,7 @@ def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode(errors="replace")
 
 
+@trace.timed("host", "mkfs")
 @failpoint.effect("host:mkfs")
 def mkfs(device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
     """Format. The caller has asked `probe` first; tools are told not to ask again."""
@@ -179,6 +180,7 @@ def _label(fstype: str, label: str) -> list[str]:
     return ["-L", label] if label else []
 
 
+@trace.timed("host", "fsck")
 @failpoint.effect("host:fsck")
 def fsck(device: str, fstype: str) -> None:
     """Repair what can be repaired without asking. Raises WrongState if a person must look."""

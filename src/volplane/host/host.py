@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from volplane.base import failpoint
+from volplane.base import failpoint, trace
 from volplane.host import devices, files, filesystems, mounts, processes
 from volplane.host.files import Stats
 from volplane.host.filesystems import Filesystem
@@ -43,7 +43,7 @@ class Host:
     async def mount(self, source: str, target: str, fstype: str, options: Sequence[str] = ()) -> None:
         if mounts.helper_for(fstype):
             chosen = ["-o", ",".join(options)] if options else []
-            with failpoint.around("host:mount"):
+            with trace.span("host", "mount", source), failpoint.around("host:mount"):
                 await self.run(["mount", "-t", fstype, *chosen, source, target], timeout=MOUNT_TIMEOUT)
         else:
             await self.call(mounts.mount, source, target, fstype, options)

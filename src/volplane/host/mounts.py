@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from volplane.base import failpoint
+from volplane.base import failpoint, trace
 from volplane.host import syscalls as sys
 
 _SET = {
@@ -160,6 +160,7 @@ def helper_for(fstype: str) -> str | None:
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
+@trace.timed("host", "mount")
 @failpoint.effect("host:mount")
 def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None:
     flags, data = split_options(options)
@@ -169,6 +170,7 @@ def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None
         sys.mount(source, target, fstype, flags, data)
 
 
+@trace.timed("host", "bind")
 @failpoint.effect("host:bind")
 def bind(source: str, target: str, *, readonly: bool, recursive: bool) -> None:
     try:
@@ -210,6 +212,7 @@ def make_shared(path: str) -> None:
     sys.mount("", path, flags=sys.MS_SHARED | sys.MS_REC)
 
 
+@trace.timed("host", "unmount")
 @failpoint.effect("host:unmount")
 def unmount(path: str, *, force: bool = False, detach: bool = False) -> bool:
     """Take the topmost mount off `path`; False if nothing is mounted there."""

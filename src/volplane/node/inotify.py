@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import select
 import struct
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from msgspec import Struct
 MODIFY = 0x2
 ATTRIB = 0x4
 CLOSE_WRITE = 0x8
+CLOSE_NOWRITE = 0x10
 MOVED_FROM = 0x40
 MOVED_TO = 0x80
 CREATE = 0x100
@@ -54,6 +56,13 @@ class Inotify:
             if notices := self._parsed():
                 return notices
             await self._readable()
+
+    def wait(self, seconds: float) -> list[Notice]:
+        """For a thread: the next events, or none within this time."""
+        poll = select.poll()  # unlike select(), it takes any descriptor
+        poll.register(self._descriptor, select.POLLIN)
+        poll.poll(seconds * 1000)
+        return self._parsed()
 
     async def _readable(self) -> None:
         loop = asyncio.get_running_loop()

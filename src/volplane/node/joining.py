@@ -1,8 +1,8 @@
-"""A machine becomes a node: by a bootstrap token it asks for a certificate of its own, once.
+"""A machine becomes a node: by a bootstrap token it asks for a certificate of its own, and renews it in time.
 
 The key is written down before anybody is asked, and the request is named after it: whoever is killed half-way
 finds the same request again, with the certificate that was made for it meanwhile. The token is not needed any
-more afterwards.
+more afterwards, unless the machine was away until its certificate had ended.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -32,22 +33,21 @@ from cryptography.x509.oid import NameOID
 from volplane.api.certificates import CertificateSigningRequest, CertificateSigningRequestSpec
 from volplane.api.errors import APIError, Unavailable
 from volplane.api.meta import ObjectMeta
-from volplane.base import clock
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.host import atomic_write
+from volplane.node.settings import CLIENT_PAIR as PAIR
 
 log = logging.getLogger(__name__)
 
 SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 USAGES = ("digital signature", "client auth")
-PAIR = "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
 KEY = "kubelet-client.key.tmp"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 SERVING_USAGES = ("digital signature", "server auth")
 SERVING, SERVING_KEY = "kubelet-server-current.pem", "kubelet-server.key.tmp"
 AUTHORITY = "ca.crt"  # of the cluster that has let us in: who may use this node's API
-RENEWED = 0.2  # of its life; with less than that left a certificate is asked for again
+SHARE = 0.8  # of its life; after that a certificate is asked for again
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 
 
@@ -57,7 +57,7 @@ class NotLetIn(Exception):
 
 async def join(*, name: str, bootstrap: str, config: str, directory: str) -> None:
     """Until the file `config` says who this node is. Nothing happens if it does already. Raises NotLetIn."""
-    if _is_there(config):
+    if _is_there(config) and not _has_ended(Path(directory) / PAIR):
         return
     os.makedirs(directory, mode=0o700, exist_ok=True)
     key = _key(Path(directory) / KEY)
@@ -90,6 +90,40 @@ def _write(name: str, bootstrap: str, config: str, directory: Path, both: bytes)
     (directory / KEY).unlink(missing_ok=True)
 
 
+async def renew(client: Client, *, name: str, directory: str) -> str:
+    """A new client certificate, asked for with the one we have; the file that it is in. Raises NotLetIn."""
+    pair, path = Path(directory) / PAIR, Path(directory) / KEY
+    if _is_key_of(path, pair):  # of the last time, which ended just before it was removed
+        path.unlink()
+    key = _key(path)
+    text = await _certificate(client, SIGNER, USAGES, _request(name, key))
+    atomic_write(str(pair), text + _text(key), 0o600, durable=True)
+    path.unlink(missing_ok=True)
+    return str(pair)
+
+
+def renewal(pair: str, share: float) -> float:
+    """Seconds until the certificate in the file has lived that share of its life; below 0: overdue."""
+    held = x509.load_pem_x509_certificate(Path(pair).read_bytes())
+    begun, life = held.not_valid_before_utc, held.not_valid_after_utc - held.not_valid_before_utc
+    return (begun + life * share - datetime.now(UTC)).total_seconds()
+
+
+def _has_ended(pair: Path) -> bool:
+    try:
+        return renewal(str(pair), 1.0) <= 0
+    except (FileNotFoundError, ValueError):
+        return False  # who we are is said in another way
+
+
+def _is_key_of(path: Path, pair: Path) -> bool:
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+        return key.public_key() == x509.load_pem_x509_certificate(pair.read_bytes()).public_key()
+    except (FileNotFoundError, ValueError):
+        return False
+
+
 async def serving(client: Client, *, name: str, address: str, directory: str) -> str:
     """The file with the certificate under which this node's API is reached; a person has to approve it.
 
@@ -110,11 +144,9 @@ async def serving(client: Client, *, name: str, address: str, directory: str) ->
 def _is_good(pair: Path) -> bool:
     """There, and valid for another while."""
     try:
-        held = x509.load_pem_x509_certificate(pair.read_bytes())
+        return renewal(str(pair), SHARE) > 0
     except (FileNotFoundError, ValueError):
         return False
-    left = held.not_valid_after_utc - clock.wall()
-    return left > (held.not_valid_after_utc - held.not_valid_before_utc) * RENEWED
 
 
 async def _certificate(client: Client, signer: str, usages: tuple[str, ...], text: bytes) -> bytes:

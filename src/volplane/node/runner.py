@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 
@@ -17,6 +18,7 @@ from volplane import web
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver
 from volplane.client.client import Client
+from volplane.client.https import Https
 from volplane.host import Host, NodePaths
 from volplane.loops.events import Recorder
 from volplane.node import machine
@@ -37,7 +39,7 @@ from volplane.node.pods.runtimes import Runtimes
 from volplane.node.pods.worker import Shared
 from volplane.node.programs import Programs
 from volplane.node.reconstruct import attachability, reconstruct
-from volplane.node.settings import NodeSettings, pki_of
+from volplane.node.settings import CLIENT_PAIR, NodeSettings, pki_of
 from volplane.node.sources import Sources
 from volplane.node.stats import VolumeStats
 from volplane.node.status import NodeObject
@@ -122,6 +124,7 @@ class NodeRole:
         self._spawn(self.object.run(), "node object")
         self._spawn(self.watcher.run(), "plugin watcher")
         await self._take_over()
+        await self._renew()
         self._spawn(self._republish(), "republish")
         self._spawn(self.limits.run(), "volume limits")
         self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
@@ -138,20 +141,41 @@ class NodeRole:
 
     async def _listen_when_certified(self) -> None:
         """Pods run meanwhile; only logs and commands have to wait for the certificate."""
-        from volplane.node import joining  # what it needs is large, and most nodes do not need it
+        # What they need is large, and most nodes do not need it.
+        from volplane.node import joining, renewing
 
         settings = self.settings
-        try:
-            pair = await joining.serving(
-                self.client, name=self.name, address=settings.node_ip, directory=pki_of(settings)
+
+        async def certificate() -> str:
+            directory = pki_of(settings)
+            return await joining.serving(
+                self.client, name=self.name, address=settings.node_ip, directory=directory
             )
+
+        try:
+            pair = await certificate()
         except joining.NotLetIn as error:
             log.error("nobody can reach this node's API: %s", error)
             return
-        await self._open(pair, pair)
+        context = await self._open(pair, pair)
         self.object.say_again()
+        await renewing.keep_serving(pair, self.host, certificate, context)
 
-    async def _open(self, certificate: str, key: str) -> None:
+    async def _renew(self) -> None:
+        """Whoever was given a certificate by the cluster asks for the next one in time."""
+        directory, transport = pki_of(self.settings), self.client.transport
+        given = f"{directory}/{CLIENT_PAIR}"
+        if not (self.settings.rotate_certificates and isinstance(transport, Https)):
+            return
+        if await self.host.call(os.path.exists, given):
+            from volplane.node import renewing
+
+            work = renewing.keep_client(
+                self.client, self.host, transport.show, name=self.name, directory=directory
+            )
+            self._spawn(work, "client certificate")
+
+    async def _open(self, certificate: str, key: str) -> ssl.SSLContext:
         settings = self.settings
         known = f"{pki_of(settings)}/ca.crt"  # of the cluster that has let this machine in
         clients = settings.client_ca_file or (known if await self.host.call(os.path.exists, known) else None)
@@ -159,6 +183,7 @@ class NodeRole:
         server = await web.serve(self.api, host=settings.address, port=settings.port, ssl=context)
         self._stack.push_async_callback(server.close, 0.0)
         self.object.port = server.port
+        return context
 
     async def _prepare_disk(self) -> None:
         real = self.paths.real

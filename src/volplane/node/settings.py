@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+CLIENT_PAIR = "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
+
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
     hostname_override: str = ""  # the node's name; the machine's own if empty
@@ -15,6 +17,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     address: str = "127.0.0.1"  # where the kubelet's API listens
     port: int = 0
     cert_dir: str = ""  # where certificates of this node's own are kept; <root-dir>/pki if empty
+    rotate_certificates: bool = True  # a node that has joined by a token renews the certificate it was given
     rotate_server_certificates: bool = False  # without --tls-cert-file: ask the cluster for a certificate
     tls_cert_file: str = ""
     tls_private_key_file: str = ""

@@ -16,8 +16,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from volplane.base import failpoint, metrics
+from volplane.base import failpoint, metrics, trace
 from volplane.csi import redact, v1
+from volplane.csi.client import subject_of
 from volplane.csi.outcome import CallError, Code
 from volplane.sdk import locks, validation
 from volplane.sdk.capabilities import Offer, snake
@@ -140,7 +141,7 @@ class Dispatcher:
 
     async def _work(self, method: str, request: Message) -> Message:
         try:
-            with self._locks.hold(method, request):
+            with self._locks.hold(method, request), trace.span("driver", method, subject_of(request)):
                 log.info("%s: called args=%s", method, redact.text(request))
                 reply: Message = await self._methods[method](request)
                 if failpoint.armed:

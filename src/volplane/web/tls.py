@@ -16,7 +16,7 @@ def server_context(cert: Pem, key: Pem, client_ca: Pem | None = None) -> ssl.SSL
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    _load_pair(context, cert, key)
+    load_pair(context, cert, key)
     if client_ca is not None:
         _trust(context, client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL
@@ -38,7 +38,7 @@ def client_context(
     else:
         _trust(context, ca)
     if cert is not None:
-        _load_pair(context, cert, key if key is not None else cert)
+        load_pair(context, cert, key if key is not None else cert)
     return context
 
 
@@ -50,7 +50,8 @@ def _trust(context: ssl.SSLContext, ca: Pem) -> None:
         context.load_verify_locations(cadata=text.decode())
 
 
-def _load_pair(context: ssl.SSLContext, cert: Pem, key: Pem) -> None:
+def load_pair(context: ssl.SSLContext, cert: Pem, key: Pem) -> None:
+    """What the context shows from now on; connections that are open keep what they have shown."""
     with ExitStack() as stack:
         context.load_cert_chain(stack.enter_context(_as_file(cert)), stack.enter_context(_as_file(key)))
 

@@ -18,10 +18,12 @@ from msgspec.json import Decoder
 
 from volplane.host.processes import start_time
 from volplane.node.containers.base import KILLED, START_ERROR, ContainerError, ContainerSpec, State, ended
+from volplane.node.inotify import CLOSE_NOWRITE, CREATE, MOVED_TO, Inotify
 
 K = TypeVar("K", bound=Struct)
 
 PATIENCE = 30.0  # seconds for a start that has begun
+LETTING_GO = 0.05  # seconds; a close is told a moment before the lock is free
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
 
@@ -121,13 +123,16 @@ def load_all(base: str) -> list[Record]:
 def _begun(directory: str) -> Record | None:
     """Of a start that an earlier life of this node has asked for: the shim runs it or gives up, at once.
 
-    It holds a lock on the directory as long as it lives.
+    It holds a lock on the directory as long as it lives, and the kernel tells of the file that it writes, and
+    that it has closed the directory.
     """
     try:
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:  # it has given up just now
         return None
+    changes = Inotify()
     try:
+        changes.add(directory, CREATE | MOVED_TO | CLOSE_NOWRITE)
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             try:
@@ -135,10 +140,11 @@ def _begun(directory: str) -> Record | None:
             except BlockingIOError:
                 if record := load(directory):
                     return record
-                time.sleep(0.002)
+                changes.wait(LETTING_GO)
             else:
                 return load(directory)  # it may have ended meanwhile
     finally:
+        changes.close()
         os.close(lock)
     raise ContainerError(f"a start in {directory} comes to no end")
 

@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from volplane.web.client.connection import Answer, Connection, Disconnected, HttpError
 from volplane.web.message import HeaderItems, head, pairs
 from volplane.web.stream import Stream
+from volplane.web.tls import load_pair
 
 __all__ = ["Answer", "Disconnected", "Http", "HttpError"]
 
@@ -45,6 +47,7 @@ class Http:
         self._headers = [("Host", url.netloc.rpartition("@")[2]), *pairs(headers)]
         self._idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
+        self._outdated: WeakSet[Connection] = WeakSet()  # opened under another certificate
         self._free = asyncio.Semaphore(max_connections)
         self._closed = False
         self._name = f"{url.scheme}://{self._host}:{self._port}"
@@ -117,6 +120,12 @@ class Http:
                 if connection.upgraded is None:
                     self._drop(connection)
 
+    def show(self, pair: bytes) -> None:
+        """Another certificate, with its key, for all connections that are made from now on."""
+        if self._ssl is not None:
+            load_pair(self._ssl, pair, pair)
+            self._outdated.update(self._open)
+
     async def close(self) -> None:
         self._closed = True
         self._idle.clear()
@@ -152,7 +161,7 @@ class Http:
     def _take(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()  # the one used last is the least likely to be closed
-            if connection.is_reusable():
+            if self._is_reusable(connection):
                 return connection
             self._drop(connection)
         return None
@@ -177,10 +186,13 @@ class Http:
 
     def _give(self, connection: Connection) -> None:
         """Keep the connection for the next request if nothing of this one is left on it."""
-        if connection.is_reusable() and not self._closed:
+        if self._is_reusable(connection) and not self._closed:
             self._idle.append(connection)
         else:
             self._drop(connection)
+
+    def _is_reusable(self, connection: Connection) -> bool:
+        return connection.is_reusable() and connection not in self._outdated
 
     def _drop(self, connection: Connection) -> None:
         connection.close()

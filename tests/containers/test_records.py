@@ -1,0 +1,69 @@
+"""What a restarted node makes of a start that its earlier life had asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from volplane.host.processes import start_time
+from volplane.node.containers import records
+from volplane.node.containers.base import ContainerError, ContainerSpec
+from volplane.node.containers.records import Started
+
+
+@contextmanager
+def starting(directory: Path) -> Iterator[None]:
+    """As the shim does: the directory is locked until it is closed."""
+    directory.mkdir()
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def started(directory: Path) -> None:
+    spec = ContainerSpec(id=directory.name, pod_uid="u", pod_name="p", namespace="n", name="c", image="i")
+    me = os.getpid()
+    made = Started(spec, me, start_time(me), me, start_time(me), records.boot_id(), "2026-01-02T03:04:05Z")
+    whole = directory / "container.json.new"
+    whole.write_bytes(msgspec.json.encode(made))
+    whole.rename(directory / "container.json")
+
+
+async def waiting(base: Path) -> asyncio.Task[list[records.Record]]:
+    asked = asyncio.create_task(asyncio.to_thread(records.load_all, str(base)))
+    await asyncio.wait({asked}, timeout=0.2)
+    assert not asked.done()  # it is neither running nor over
+    return asked
+
+
+async def test_a_start_that_succeeds_meanwhile_is_found(tmp_path: Path) -> None:
+    with starting(tmp_path / "c1"):
+        asked = await waiting(tmp_path)
+        started(tmp_path / "c1")
+        (found,) = await asyncio.wait_for(asked, 60)
+    assert found.started.spec.id == "c1"
+
+
+async def test_a_start_that_was_given_up_is_cleared_away(tmp_path: Path) -> None:
+    with starting(tmp_path / "c1"):
+        asked = await waiting(tmp_path)
+    assert await asyncio.wait_for(asked, 60) == []
+    assert not (tmp_path / "c1").exists()
+
+
+async def test_a_start_that_comes_to_no_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PATIENCE", 0.3)
+    with starting(tmp_path / "c1"):
+        asked = await waiting(tmp_path)
+        with pytest.raises(ContainerError, match="comes to no end"):
+            await asyncio.wait_for(asked, 60)

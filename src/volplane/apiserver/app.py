@@ -253,7 +253,7 @@ class App:
 
 
 def _failed(seen: Seen, error: APIError) -> Response:
-    seen.error = error
+    seen.error = error.with_traceback(None)  # whose frames hold `seen`: a circle for each refusal
     return answers.failure(error)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from volplane.base import log
+from volplane.base import log, memory
 from volplane.cli.failure import Failure
 from volplane.client import kubeconfig as configs
 from volplane.client.client import Client
@@ -66,7 +66,12 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     if lifeline := os.environ.get("VOLPLANE_LIFELINE"):
         # Readable means closed: the process that keeps us is gone, and the next one must find nobody here.
         loop.add_reader(int(lifeline), os._exit, 1)
-    await work(stop)
+    tidying = asyncio.create_task(memory.keep_tidy(), name="memory")
+    try:
+        await work(stop)
+    finally:
+        tidying.cancel()
+        await asyncio.gather(tidying, return_exceptions=True)
 
 
 async def until(stop: asyncio.Event, work: Awaitable[None]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from contextlib import suppress
 from itertools import count
 from typing import Generic, TypeVar
@@ -45,22 +45,21 @@ _serial = count()  # of all recorders: two may tell of one object in the same mi
 
 
 class Recent(Generic[V]):
-    """A dictionary that remembers only the newest entries."""
+    """A dictionary that remembers only the newest entries, and of their long keys the hash."""
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
-        self._entries: OrderedDict[tuple[str, ...], V] = OrderedDict()
+        self._entries: dict[int, V] = {}
         self._capacity = capacity
 
     def get(self, key: tuple[str, ...]) -> V | None:
-        if key in self._entries:
-            self._entries.move_to_end(key)
-        return self._entries.get(key)
+        found = self._entries.pop(hash(key), None)
+        return None if found is None else self.put(key, found)
 
     def put(self, key: tuple[str, ...], value: V) -> V:
-        self._entries[key] = value
-        self._entries.move_to_end(key)
+        self._entries.pop(hash(key), None)
+        self._entries[hash(key)] = value
         if len(self._entries) > self._capacity:
-            self._entries.popitem(last=False)
+            del self._entries[next(iter(self._entries))]
         return value
 
 
@@ -89,7 +88,7 @@ class Note(Struct, frozen=True):
 
 
 class Similar(Struct):
-    messages: set[str]
+    messages: tuple[str, ...]
     since: float
 
 
@@ -127,12 +126,12 @@ class Correlator:
         """The identity under which repeats are counted, and the message to show."""
         similar = self._similar.get(note.group)
         if similar is None or now - similar.since > SIMILAR_SECONDS:
-            similar = self._similar.put(note.group, Similar(set(), now))
-        similar.messages.add(note.message)
+            similar = self._similar.put(note.group, Similar((), now))
+        if note.message not in similar.messages:
+            similar.messages = (*similar.messages, note.message)[:SIMILAR]
         similar.since = now
         if len(similar.messages) < SIMILAR:
             return (*note.group, note.message), note.message
-        similar.messages = set(list(similar.messages)[:SIMILAR])
         return note.group, COMBINED + note.message
 
 

@@ -200,6 +200,9 @@ class PodWorker:
         except TimeoutError:
             self._reason, self._message = "DeadlineExceeded", TOO_LONG
             self.shared.kit.events.warning(self.pod, "DeadlineExceeded", TOO_LONG)
+        except asyncio.CancelledError as end:
+            # The group's frame keeps what it raises, and that keeps the frame: with it all of the pod's life.
+            raise end.with_traceback(None) from None
 
     def _time_left(self) -> float | None:
         limit = self.pod.spec.active_deadline_seconds

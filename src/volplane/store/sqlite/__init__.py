@@ -143,8 +143,11 @@ class SqliteStore:
         key.encode()  # what is no text must fail here and not in the middle of others' batch
         done: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         self._writer.submit(Write(key, expected, value, done))
-        with real_work():
-            return await done
+        try:
+            with real_work():
+                return await done
+        finally:
+            del done  # which holds the refusal, whose traceback would hold it
 
     def _committed(self, batch: Batch) -> None:
         """A batch is on disk: the state moves on, then everybody hears of it, in this one callback."""

@@ -1,0 +1,35 @@
+"""Memory that nobody uses goes back: circles of objects are found, and free pages returned to the machine.
+
+Python looks for circles only after many more objects were made than freed, which a process that serves for
+weeks reaches late and at any moment. Looking every half minute costs it some ten milliseconds, and bounds
+what they hold. The subtle thing: a large heap takes longer to look through, so it is looked at less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import time
+
+EVERY = 30.0  # seconds
+SHARE = 0.001  # of the time, at most
+
+_libc = ctypes.CDLL(None)
+
+
+async def keep_tidy() -> None:
+    """Until cancelled."""
+    pause = EVERY
+    while True:
+        await asyncio.sleep(pause)
+        pause = max(EVERY, tidy() / SHARE)
+
+
+def tidy() -> float:
+    """Seconds that it took."""
+    began = time.perf_counter()
+    gc.collect()
+    if hasattr(_libc, "malloc_trim"):  # not every C library has it, or needs it
+        _libc.malloc_trim(0)
+    return time.perf_counter() - began

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from volplane.apiserver.settings import Settings
+from volplane.apiserver.settings import HARDLY_READ, Settings
 
 if TYPE_CHECKING:
     from volplane.apiserver.server import Server
     from volplane.store import Store
 
-__all__ = ["Settings", "run"]
+__all__ = ["HARDLY_READ", "Settings", "run"]
 
 
 async def run(settings: Settings, store: Store) -> Server:

@@ -19,6 +19,7 @@ from volplane.store import Closed, Missing, Stale, StoreError
 log = logging.getLogger(__name__)
 
 PERIOD = 60.0
+AT_ONCE = 100  # events that are looked at without a pause
 EVENT_LIFETIME = timedelta(hours=1)
 HISTORY_SECONDS = 300.0
 HISTORY_REVISIONS = 1000
@@ -41,7 +42,9 @@ async def keep_house(backend: Backend) -> None:
 async def expire_events(backend: Backend, now: datetime) -> None:
     entry = backend.registry.of(Event)
     oldest = now - EVENT_LIFETIME
-    for record in (await backend.store.list(entry.prefix)).records:
+    for number, record in enumerate((await backend.store.list(entry.prefix)).records, 1):
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)  # an hour of events takes a while to look through: others come first
         event = entry.shape.load(record.value, record.revision)
         seen = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
         if clock.parse(seen) < oldest:

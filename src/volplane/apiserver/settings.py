@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+HARDLY_READ = ("/registry/events/",)  # what a store may keep small: an hour of them is much, and alike
+
 
 def _about(text: str) -> Meta:
     return Meta(description=text)

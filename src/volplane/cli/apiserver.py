@@ -43,7 +43,8 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
 
 async def _open(settings: Settings) -> Store:
     if not settings.etcd_servers:
-        return await SqliteStore.open(os.path.join(settings.data_dir, "state.db"))
+        path = os.path.join(settings.data_dir, "state.db")
+        return await SqliteStore.open(path, packed=apiserver.HARDLY_READ)
     # Imported when asked for: gRPC takes memory and time that a server on its own store does not need.
     from volplane.store.etcd import EtcdStore, Tls
 

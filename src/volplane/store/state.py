@@ -1,8 +1,9 @@
 """The newest state and the newest events in memory: what nearly every read needs, at the speed of a dict.
 
 An older snapshot is the newest state with the events since then undone; how far back that works is bounded
-by count and bytes (`horizon`). What lies further back is the keeper's affair. The subtle thing: a keeper that
-is shared with others counts their writes too, so revisions may have gaps here, or name several events.
+by count and bytes (`horizon`). What lies further back is the keeper's affair. Records that are hardly read
+(`packed`) are packed once they have left the window. The subtle thing: a keeper that is shared with others
+counts their writes too, so revisions may have gaps here, or name several events.
 """
 
 from __future__ import annotations
@@ -13,13 +14,22 @@ from collections.abc import Iterable
 from itertools import takewhile
 
 from volplane.store.contract import Event, Events, Listing, Record, Records
+from volplane.store.packing import Packing
 
 
 class State:
-    def __init__(self, *, max_events: int | None = None, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_events: int | None = None,
+        max_bytes: int | None = None,
+        packed: tuple[str, ...] = (),
+    ) -> None:
+        """`packed`: prefixes of keys whose records are many and hardly read."""
         self.revision = 0
         self.floor = 0
-        self._records: dict[str, Record] = {}
+        self._packing = Packing(packed)
+        self._records: dict[str, Record | bytes] = {}
         self._keys: list[str] = []  # sorted
         self._events: deque[Event] = deque()  # every one after the horizon
         self._horizon = 0
@@ -29,7 +39,7 @@ class State:
 
     def load(self, records: Iterable[Record], *, revision: int, floor: int) -> None:
         """Start from a stored state; its events stay where they are."""
-        self._records = {record.key: record for record in records}
+        self._records = {record.key: self._kept(record) for record in records}
         self._keys = sorted(self._records)
         self._events.clear()
         self._bytes = 0
@@ -46,13 +56,22 @@ class State:
     # Reading
 
     def peek(self, key: str) -> Record | None:
-        return self._records.get(key)
+        found = self._records.get(key)
+        return self._packing.unpack(key, found) if isinstance(found, bytes) else found
 
     def scan(self, prefix: str) -> Records:
-        return [self._records[key] for key in self._range(prefix)]
+        return [self._record(key) for key in self._range(prefix)]
 
     def at(self, key: str, revision: int) -> Record | None:
-        return self._undone(key, revision).get(key, self._records.get(key))
+        undone = self._undone(key, revision)
+        return undone[key] if key in undone else self.peek(key)
+
+    def _record(self, key: str) -> Record:
+        found = self._records[key]
+        return self._packing.unpack(key, found) if isinstance(found, bytes) else found
+
+    def _kept(self, record: Record) -> Record | bytes:
+        return self._packing.pack(record) if self._packing.takes(record.key) else record
 
     def page(self, prefix: str, *, after: str, limit: int, revision: int) -> Listing:
         undone = self._undone(prefix, revision)
@@ -62,7 +81,7 @@ class State:
         if after:
             keys = keys[bisect_right(keys, after) :]
         page = keys[:limit] if limit else keys
-        records = [undone.get(key) or self._records[key] for key in page]
+        records = [undone.get(key) or self._record(key) for key in page]
         return Listing(records, revision, len(keys) - len(page))
 
     def since(self, prefix: str, revision: int) -> Events:
@@ -90,7 +109,7 @@ class State:
 
     def put(self, key: str, value: bytes, revision: int = 0) -> Event:
         revision = revision or self.revision + 1
-        previous = self._records.get(key)
+        previous = self.peek(key)
         if previous is None:
             insort(self._keys, key)
         record = Record(key, value, revision, previous.created if previous else revision)
@@ -98,7 +117,8 @@ class State:
         return self._append(Event(revision, record, previous))
 
     def drop(self, key: str, revision: int = 0) -> Event:
-        previous = self._records.pop(key)
+        previous = self._record(key)
+        del self._records[key]
         del self._keys[bisect_left(self._keys, key)]
         return self._append(Event(revision or self.revision + 1, None, previous))
 
@@ -122,6 +142,12 @@ class State:
         oldest = self._events.popleft()
         self._bytes -= _size(oldest)
         self._horizon = oldest.revision
+        record = oldest.record
+        if record is not None and self._packing.takes(record.key) and self._is_newest(record):
+            self._records[record.key] = self._packing.pack(record)
+
+    def _is_newest(self, record: Record) -> bool:
+        return self._records.get(record.key) is record
 
     def compact(self, floor: int) -> None:
         self.floor = floor

@@ -53,12 +53,14 @@ SWITCH_INTERVAL = 0.0001
 class SqliteStore:
     """Made by `await SqliteStore.open(path)`; belongs to the loop that opened it."""
 
-    def __init__(self, files: Files, executor: ThreadPoolExecutor, backlog: int) -> None:
+    def __init__(
+        self, files: Files, executor: ThreadPoolExecutor, backlog: int, packed: tuple[str, ...] = ()
+    ) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
         self._files = files
         self._disk, self._old = files.disk, files.old
         self._executor = executor
-        self._state = State(max_events=WINDOW_EVENTS, max_bytes=WINDOW_BYTES)
+        self._state = State(max_events=WINDOW_EVENTS, max_bytes=WINDOW_BYTES, packed=packed)
         self._state.load(files.records, revision=files.revision, floor=files.floor)
         files.records.clear()  # the state has them; a list beside it would keep deleted ones alive
         self._hub = Hub(revision=files.revision, backlog=backlog)
@@ -68,15 +70,20 @@ class SqliteStore:
         self._checkpoints = Checkpoints(self._executor, self._old, self._writer, self._disk)
 
     @classmethod
-    async def open(cls, path: str | Path, *, backlog: int = BACKLOG) -> SqliteStore:
-        """Open or create the database file; its directory is made private. InUse, Failed."""
+    async def open(
+        cls, path: str | Path, *, backlog: int = BACKLOG, packed: tuple[str, ...] = ()
+    ) -> SqliteStore:
+        """Open or create the database file; its directory is made private. InUse, Failed.
+
+        `packed`: how keys begin whose records are many and hardly read; they take less memory.
+        """
         executor = ThreadPoolExecutor(1, "store-reader")
         try:
             files = await asyncio.get_running_loop().run_in_executor(executor, Files.open, str(path))
         except BaseException:
             executor.shutdown()
             raise
-        return cls(files, executor, backlog)
+        return cls(files, executor, backlog, packed)
 
     @property
     def revision(self) -> int:

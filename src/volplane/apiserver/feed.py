@@ -14,8 +14,8 @@ from volplane.apiserver.selection import Glance, Selection, Values
 from volplane.apiserver.shape import Shape
 from volplane.store import Event, Record
 
-REMEMBERED = 1024  # newest events and objects of a kind that stay worked out,
-BUDGET = 4 << 20  # as long as what they were worked out from is not larger than this
+REMEMBERED = 256  # newest events and objects of a kind that stay worked out,
+BUDGET = 1 << 20  # as long as what they were worked out from is not larger than this
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 

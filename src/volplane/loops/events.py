@@ -88,7 +88,7 @@ class Note(Struct, frozen=True):
 
 
 class Similar(Struct):
-    messages: tuple[str, ...]
+    messages: tuple[int, ...]  # their hashes
     since: float
 
 
@@ -127,8 +127,8 @@ class Correlator:
         similar = self._similar.get(note.group)
         if similar is None or now - similar.since > SIMILAR_SECONDS:
             similar = self._similar.put(note.group, Similar((), now))
-        if note.message not in similar.messages:
-            similar.messages = (*similar.messages, note.message)[:SIMILAR]
+        if (message := hash(note.message)) not in similar.messages:
+            similar.messages = (*similar.messages, message)[:SIMILAR]
         similar.since = now
         if len(similar.messages) < SIMILAR:
             return (*note.group, note.message), note.message

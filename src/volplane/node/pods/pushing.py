@@ -48,6 +48,11 @@ class StatusPusher:
             if urgent:
                 self._urgent.set()
 
+    def end(self) -> None:
+        """Nobody is there any more to say what the status is."""
+        self.gone = True
+        self._compute = lambda _: PodStatus()
+
     def seen(self, pod: Pod) -> None:
         """The pod as the API has it. Whoever takes this node for lost says that its pods are not ready."""
         if self._sent is None or pod.revision <= self._revision:

@@ -142,6 +142,10 @@ class PodWorker:
             pushing = tasks.create_task(self._pusher.run(), name=f"status of pod {self.pod.key}")
             await self._run()
             pushing.cancel()
+        self._tasks = None
+        if self.done:  # they know us: nobody else knows them, and so nobody would ever let go
+            self._loops.clear()
+            self._pusher.end()
 
     async def _run(self) -> None:
         await self._adopt()

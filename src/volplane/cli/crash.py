@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import suppress
 
 import click
 
 from volplane.cli.failure import Failure
+from volplane.cluster import power
 from volplane.cluster.layout import Layout
 from volplane.cluster.separate import Runs
 from volplane.host import Host
-from volplane.node.containers import records
 
 
 @click.command()
@@ -49,24 +48,8 @@ def command(role: str, data_dir: str, revive: bool) -> None:
 
 
 async def _lose_power(layout: Layout, index: int) -> None:
-    """Containers end and mounts vanish, as they would with the machine's memory."""
-    root = layout.member(index, 1).root
     host = Host()
     try:
-        await host.call(kill_containers, str(root / "containers"))
-        table = await host.mounts()
-        for entry in reversed(list(table.under(str(root)))):
-            await host.unmount(entry.target, detach=True)
+        await power.lose(layout.member(index, 1).root, host)
     finally:
         await host.close()
-
-
-def kill_containers(directory: str) -> None:
-    for record in records.load_all(directory):
-        for pid, lives in (
-            (record.started.pid, record.started.lives),
-            (record.started.shim, record.started.shim_lives),
-        ):
-            if lives:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)

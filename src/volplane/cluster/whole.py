@@ -20,7 +20,7 @@ from volplane.apiserver.server import Server
 from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
-from volplane.cluster import brought, readiness
+from volplane.cluster import brought, power, readiness
 from volplane.cluster.apply import BARE, MANIFESTS, apply
 from volplane.cluster.brought import NOTHING, Brought, Learned
 from volplane.cluster.images import Kit, images
@@ -56,6 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     thin: Annotated[float, about("how many times the machine's space is promised to sparse disks")] = 100.0
     pvclaimbinder_sync_period: Annotated[float, about("between two looks at every claim and volume")] = 15.0
     node_monitor_grace_period: Annotated[float, about("silence after which a node counts as lost")] = 40.0
+    max_container_restart_period: Annotated[float, about("longest wait to start a container again")] = 300.0
     max_wait_for_unmount: Annotated[float, about("what a node that does not answer gets to unmount")] = 360.0
     disable_force_detach_on_timeout: Annotated[bool, about("never detach from such a node by force")] = False
     wait_for_deleted_nodes: Annotated[bool, about("a deleted Node gets that time too, as upstream does")] = (
@@ -218,6 +219,20 @@ class Cluster:
         """Until a role breaks; raises what broke it."""
         await asyncio.shield(self._broken)
 
+    # --- nodes that come and go
+
+    async def crash(self, name: str) -> None:
+        """A node loses power: its kubelet, its containers and its mounts are gone, and nobody was told."""
+        node = self.nodes.pop(name)
+        await node.stop(drain=False)
+        await power.lose(self._member(name).root, self.host)
+
+    async def revive(self, name: str) -> None:
+        await self._start_node(self._member(name))
+
+    def _member(self, name: str) -> Member:
+        return next(m for m in self.members if m.name == name)
+
     # --- stop
 
     async def __aexit__(self, *_: object) -> None:
@@ -296,4 +311,5 @@ def node_settings(authority: Authority, member: Member, memory: Memory, settings
         node_lease_duration=min(plain.node_lease_duration, grace),
         cluster_host="127.0.0.1",
         cluster_port=memory.port,
+        max_container_restart_period=settings.max_container_restart_period,
     )

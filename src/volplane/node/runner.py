@@ -88,7 +88,13 @@ class NodeRole:
         )
         self.runtimes = Runtimes(TaskRuntime(images, paths), self._processes)
         builder = Builder(site, _cluster_variables(settings), programs or Programs())
-        kit = Kit(self.runtimes, builder, self.events, pod_ip=settings.node_ip)
+        kit = Kit(
+            self.runtimes,
+            builder,
+            self.events,
+            pod_ip=settings.node_ip,
+            longest_backoff=settings.max_container_restart_period,
+        )
         self.pods = Pods(client, self.name, Shared(client, self.volumes, kit, host_ip=settings.node_ip))
         self.api = KubeletApi(
             self.pods, host, paths, allowed=settings.api_server_names, host_ip=settings.node_ip

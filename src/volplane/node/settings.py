@@ -31,6 +31,7 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     instance_type: str = ""
     provider_id: str = ""
     max_pods: int = 110
+    max_container_restart_period: float = 300.0  # the longest wait before a container is started again
     capacity: Mapping[str, str] = {}  # what differs from the machine's own
     enable_controller_attach_detach: bool = True
     node_status_update_frequency: float = 10.0  # the Lease's heartbeat

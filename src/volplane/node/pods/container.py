@@ -22,7 +22,7 @@ from volplane.node.pods import plan
 from volplane.node.pods.building import Builder
 from volplane.node.pods.environment import ConfigError
 from volplane.node.pods.handlers import Handlers, Trouble
-from volplane.node.pods.plan import Backoff, Finished, Start, Watch
+from volplane.node.pods.plan import LONGEST_BACKOFF, Backoff, Finished, Start, Watch
 from volplane.node.pods.probes import Prober, Sort, has_probes
 from volplane.node.pods.records import Attempt, Record, Waiting
 from volplane.node.pods.runtimes import Runtimes, attempt_of, container_id, own_command
@@ -41,8 +41,17 @@ KEPT = 2  # attempts whose files stay: the current one and the one that `logs --
 class Kit:
     """What containers of all pods share."""
 
-    def __init__(self, runtimes: Runtimes, builder: Builder, events: Recorder, *, pod_ip: str) -> None:
+    def __init__(
+        self,
+        runtimes: Runtimes,
+        builder: Builder,
+        events: Recorder,
+        *,
+        pod_ip: str,
+        longest_backoff: float = LONGEST_BACKOFF,
+    ) -> None:
         self.runtimes, self.builder, self.events = runtimes, builder, events
+        self.longest_backoff = longest_backoff
         self.handlers = Handlers(runtimes, pod_ip)
 
 
@@ -62,7 +71,7 @@ class ContainerLoop:
         self.record = record
         self.started = asyncio.Event()
         self._pod, self._changed, self._volumes = pod, changed, volumes
-        self._backoff = Backoff()
+        self._backoff = Backoff(0.0, kit.longest_backoff)
         self._asked = False  # its hook has been told that the end is near
         self._unhealthy = False  # a probe has decided that it is to end
 

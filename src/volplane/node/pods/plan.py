@@ -45,12 +45,13 @@ class Backoff(Struct, frozen=True):
     """How long the next restart waits after the last end; nothing before the first one."""
 
     delay: float = 0.0
+    longest: float = LONGEST_BACKOFF
 
     def restarted(self) -> Backoff:
-        return Backoff(min(self.delay * 2, LONGEST_BACKOFF) or FIRST_BACKOFF)
+        return Backoff(min(self.delay * 2 or FIRST_BACKOFF, self.longest), self.longest)
 
     def ran(self, seconds: float) -> Backoff:
-        return Backoff() if seconds >= FORGIVEN_AFTER else self
+        return Backoff(0.0, self.longest) if seconds >= FORGIVEN_AFTER else self
 
 
 def plan(

@@ -1,0 +1,44 @@
+"""Tests of the driver in a whole cluster: `pytest --csi-driver driver.yaml`, as root."""
+
+import pytest
+
+
+def test_a_volume_keeps_its_data_when_its_pod_moves(claim, pod):
+    data = claim(mode="ReadWriteMany")
+    pod(data, node="worker-1").write("line", "hello")
+    assert pod(data, node="worker-2").read("line") == "hello"
+
+
+def test_a_volume_is_made_once_however_often_it_is_asked_for(volplane_cluster, claim):
+    lost = volplane_cluster.cut("CreateVolume", after=True)  # the driver has made it, and nobody knows
+    claim().bound()
+    assert lost.reached().code == "UNAVAILABLE"
+    asked = volplane_cluster.called("CreateVolume")
+    assert [call.code for call in asked] == ["UNAVAILABLE", "OK"]
+    assert asked[0].request == asked[1].request
+
+
+@pytest.mark.parametrize("rpc", ["CreateVolume", "NodePublishVolume"])
+def test_the_driver_is_killed_at_a_call(volplane_cluster, claim, pod, rpc):
+    killed = volplane_cluster.kill_at(rpc)
+    data = claim()
+    pod(data).write("line", "hello")
+    killed.reached()
+    assert pod(data).read("line") == "hello"
+
+
+def test_a_pod_waits_for_its_volume(volplane_cluster, claim, pod):
+    data = claim()
+    with volplane_cluster.hold("NodePublishVolume") as held:
+        waiting = pod(data, wait=False)
+        held.reached()
+        assert waiting.get().status.phase == "Pending"
+    waiting.wait()
+
+
+def test_data_survives_the_loss_of_a_node(volplane_cluster, claim, pod):
+    data = claim(mode="ReadWriteMany")
+    pod(data, node="worker-2").write("line", "hello")
+    volplane_cluster.crash("worker-2")
+    assert pod(data, node="worker-1").read("line") == "hello"
+    volplane_cluster.revive("worker-2")

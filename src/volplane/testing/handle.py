@@ -1,0 +1,536 @@
+"""A cluster for tests that are no coroutines: it runs in a thread of its own, and is asked from outside.
+
+All roles run in this process, so that every call to the driver can be seen, held, cut and doubled; the driver
+itself is a process in a container. The subtle thing is the end of a test: what it made is removed in the
+order in which a user would, and what stays is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.meta import Resource
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
+from volplane.api.storage import StorageClass, VolumeAttachment
+from volplane.client.client import Client
+from volplane.cluster import guest, power
+from volplane.cluster.apply import typed
+from volplane.cluster.brought import Brought
+from volplane.cluster.guest import Guest
+from volplane.cluster.whole import Cluster, Settings
+from volplane.csi.tap import Call, Rule, Tap, tapped
+from volplane.host.mounts import read_table, unmount
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Resource)
+PATIENCE = 60.0  # seconds for whatever a test waits for
+NAMESPACE = "default"
+DATA = "/data"
+DEVICE = "/dev/data"
+_WAIT = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
+
+
+class TooLate(AssertionError):
+    """Something that was to come true did not; says what, and what the cluster tells about it."""
+
+
+class Failed(AssertionError):
+    """A command in a pod did not end with 0."""
+
+
+class Handle:
+    """What tests see of a cluster; every method waits until it is done."""
+
+    def __init__(self, cluster: Cluster, tap: Tap) -> None:
+        self.cluster, self.tap = cluster, tap
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self._thread: threading.Thread | None = None
+        self._numbers = itertools.count(1)
+        self._made: list[tuple[type[Resource], str]] = []
+        self._before: set[str] = set()
+        self._first_call = 0
+
+    # --- life
+
+    @classmethod
+    def start(cls, driver: object, settings: Mapping[str, Any], directory: Path) -> Handle:
+        """Raises what keeps the cluster from starting."""
+        started: Future[Handle] = Future()
+        thread = threading.Thread(target=_live, args=(cls, driver, settings, directory, started), daemon=True)
+        thread.start()
+        handle = started.result()
+        handle._thread = thread
+        return handle
+
+    def stop(self) -> None:
+        """Everything ends and is unmounted; the directory goes."""
+        self._loop.call_soon_threadsafe(self._end.set)
+        if self._thread is not None:
+            self._thread.join()
+
+    async def asked_to_end(self) -> None:
+        await self._end.wait()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float = PATIENCE) -> T:
+        """A coroutine of yours in the cluster's loop, where `client` can be used."""
+
+        async def within() -> T:
+            async with asyncio.timeout(timeout):
+                return await work
+
+        return asyncio.run_coroutine_threadsafe(within(), self._loop).result()
+
+    @property
+    def client(self) -> Client:
+        return self.cluster.client
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For kubectl and other clients."""
+        return self.cluster.layout.kubeconfig
+
+    @property
+    def nodes(self) -> list[str]:
+        return [member.name for member in self.cluster.members]
+
+    @property
+    def driver(self) -> str:
+        """The name of the driver under test."""
+        facts = self.cluster.learned.facts
+        return facts[0].name if facts else "ebs.csi.aws.com"
+
+    # --- calls to the driver
+
+    @property
+    def calls(self) -> list[Call]:
+        """All calls to the driver since the test began, in the order of their start, secrets left out."""
+        return [call for call in self.tap.calls if call.number > self._first_call]
+
+    def called(self, *rpcs: str) -> list[Call]:
+        return [call for call in self.calls if call.method in rpcs]
+
+    @contextmanager
+    def hold(self, rpc: str) -> Iterator[Held]:
+        """The next call of that name stands still before it is sent, until the block ends or `release`."""
+        rule = self._do(lambda: self.tap.hold(rpc))
+        try:
+            yield Held(self, rule)
+        finally:
+            self._do(lambda: self.tap.drop(rule))
+
+    def cut(self, rpc: str, *, after: bool = False, times: int = 1) -> Met:
+        """The caller of the next call gets UNAVAILABLE: it was not sent, or (`after`) its answer is lost."""
+        return Met(self, self._do(lambda: self.tap.cut(rpc, after=after, times=times)))
+
+    def delay(self, rpc: str, seconds: float, times: int = 1) -> Met:
+        return Met(self, self._do(lambda: self.tap.delay(rpc, seconds, times)))
+
+    def twice(self, rpc: str, times: int = 1) -> Met:
+        """The next call is sent again after its answer; the caller gets the second one."""
+        return Met(self, self._do(lambda: self.tap.twice(rpc, times)))
+
+    def kill_at(self, rpc: str, *, after: bool = False) -> Met:
+        """All instances of the driver are killed (-9) when that call is made, or once it is answered."""
+
+        async def kill(call: Call) -> None:
+            await self._kill_driver()
+
+        rule: Callable[..., Rule] = self.tap.after if after else self.tap.before
+        return Met(self, self._do(lambda: rule(rpc, kill)))
+
+    def kill_driver(self, node: str = "") -> int:
+        """kill -9 of the driver's instances, on one node or on all; how many there were."""
+        return self.run(self._kill_driver(node))
+
+    async def _kill_driver(self, node: str = "") -> int:
+        places = [str(m.root / "containers") for m in self.cluster.members if node in ("", m.name)]
+        killed = [await self.cluster.host.call(power.kill_containers, place, "driver") for place in places]
+        return sum(killed)
+
+    # --- nodes
+
+    def crash(self, node: str) -> None:
+        """The node loses power: its kubelet, its containers and its mounts are gone. `revive` starts it."""
+        self.run(self.cluster.crash(node))
+
+    def revive(self, node: str) -> None:
+        self.run(self.cluster.revive(node))
+
+    # --- objects
+
+    def claim(
+        self,
+        size: str = "1Gi",
+        *,
+        mode: str = "ReadWriteOnce",
+        block: bool = False,
+        storage_class: str = "",
+        source: Claim | Snapshot | None = None,
+        **spec: Any,
+    ) -> Claim:
+        """A claim of the driver's class, empty or made from another claim or a snapshot."""
+        wanted: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": size}}, **spec}
+        if block:
+            wanted["volumeMode"] = "Block"
+        if storage_class:
+            wanted["storageClassName"] = storage_class
+        if source is not None:
+            wanted["dataSource"] = source.reference
+        made = self.make("v1", "PersistentVolumeClaim", "claim", spec=wanted)
+        return Claim(self, made.name, block=block)
+
+    def pod(
+        self, claim: Claim, *, node: str = "", readonly: bool = False, wait: bool = True, **spec: Any
+    ) -> RunningPod:
+        """A pod with the claim's volume at /data, or as /dev/data; running, unless told not to wait."""
+        container: dict[str, Any] = {"name": "main", "image": "busybox", "command": ["sh", "-c", _WAIT]}
+        if claim.block:
+            container["volumeDevices"] = [{"name": "data", "devicePath": DEVICE}]
+        else:
+            container["volumeMounts"] = [{"name": "data", "mountPath": DATA, "readOnly": readonly}]
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim.name}}
+        wanted = {
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            "volumes": [volume],
+            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+            **spec,
+        }
+        made = RunningPod(self, self.make("v1", "Pod", "pod", spec=wanted).name)
+        if wait:
+            made.wait()
+        return made
+
+    def make(self, api_version: str, kind: str, prefix: str, **fields: Any) -> Any:
+        """Any object, removed after the test; its name is the prefix and a number."""
+        name = f"{prefix}-{next(self._numbers)}"
+        meta = {"name": name, "namespace": NAMESPACE}
+        obj = typed({"apiVersion": api_version, "kind": kind, "metadata": meta, **fields})
+        self._made.append((type(obj), name))
+        return self.run(self.client.create(obj))
+
+    # --- waiting
+
+    def until(self, kind: type[R], holds: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
+        """By watching. Raises TooLate, with what the cluster tells."""
+        try:
+            self.run(self._until(kind, holds), timeout)
+        except TimeoutError:
+            raise TooLate(f"{what}: not within {timeout:g} s\n{self.told()}") from None
+
+    async def _until(self, kind: type[R], holds: Callable[[], object]) -> None:
+        changed = asyncio.Event()
+        cache = self.client.cache(kind)
+        await cache.synced()
+        end = cache.subscribe(lambda old, new: changed.set())
+        try:
+            while not holds():
+                changed.clear()
+                await changed.wait()
+        finally:
+            end()
+
+    def find(self, kind: type[R], name: str, namespace: str = NAMESPACE) -> R | None:
+        async def look() -> R | None:
+            return await self.client.find(kind, name, namespace)
+
+        return self.run(look())
+
+    def told(self) -> str:
+        """Warnings of the cluster, and the last calls to the driver."""
+        events = self.run(self.client.list(Event, NAMESPACE))
+        words = [
+            f"  {e.involved_object.name}: {e.reason}: {e.message}" for e in events if e.type == "Warning"
+        ]
+        calls = [f"  {c.method} {c.code} {c.message} {c.note}".rstrip() for c in self.calls[-10:]]
+        return "\n".join(["warnings:", *words[-10:], "last calls to the driver:", *calls])
+
+    def _do(self, work: Callable[[], T]) -> T:
+        async def within() -> T:
+            return work()
+
+        return self.run(within())
+
+    # --- between tests
+
+    def begin(self) -> None:
+        self._first_call = self.tap.calls[-1].number if self.tap.calls else 0
+        self._before = set(self.left())
+
+    def clean(self) -> list[str]:
+        """Remove what the test has made; what is left then, in words."""
+        self._do(self.tap.clear)
+        for member in self.cluster.members:
+            if member.name not in self.cluster.nodes:
+                self.revive(member.name)
+        first: list[type[Resource]] = [Pod, VolumeSnapshot, PersistentVolumeClaim]
+        made = {kind for kind, _ in self._made}
+        for kind in (*first, *(made - set(first))):
+            self.remove(kind, *(name for known, name in self._made if known is kind))
+        self._made.clear()
+        gone: list[type[Resource]] = [PersistentVolume, VolumeAttachment]
+        if VolumeSnapshot in made:
+            gone.append(VolumeSnapshotContent)
+        try:
+            for kind in gone:
+                self._await_none(kind)
+        except TooLate as late:
+            return [str(late)]
+        return sorted(set(self.left()) - self._before)
+
+    def _await_none(self, kind: type[Resource]) -> None:
+        cache = self.client.cache(kind)
+        self.until(kind, lambda: not _dynamic(cache.all()), f"every {kind.__name__} is gone")
+
+    def remove(self, kind: type[Resource], *names: str) -> None:
+        """Until they are gone."""
+        if not names:
+            return
+        for name in names:
+            self.run(self.client.delete(kind, name, NAMESPACE, missing_ok=True))
+        cache = self.client.cache(kind)
+        what = f"{kind.__name__} {', '.join(names)} is gone"
+        self.until(kind, lambda: not any(cache.get(name, NAMESPACE) for name in names), what)
+
+    def left(self) -> list[str]:
+        """Mounts of volumes on the nodes."""
+        return self.run(self._mounts())
+
+    async def _mounts(self) -> list[str]:
+        table = await self.cluster.host.mounts()
+        inside = ("kubernetes.io~csi", "kubernetes.io/csi")
+        root = str(self.cluster.layout.directory / "n")
+        return [f"mount {e.target}" for e in table.under(root) if any(part in e.target for part in inside)]
+
+
+class Met:
+    """What was put in the way of calls; `reached` waits until one has come to it."""
+
+    def __init__(self, handle: Handle, rule: Rule) -> None:
+        self._handle, self._rule = handle, rule
+
+    def reached(self, timeout: float = PATIENCE) -> Call:
+        try:
+            return self._handle.run(self._rule.reached(), timeout)
+        except TimeoutError:
+            told = self._handle.told()
+            raise TooLate(f"{self._rule.method} was not called within {timeout:g} s\n{told}") from None
+
+    @property
+    def calls(self) -> list[Call]:
+        return list(self._rule.met)
+
+
+class Held(Met):
+    def release(self) -> None:
+        self._handle._do(lambda: self._handle.tap.drop(self._rule))
+
+
+class Claim:
+    def __init__(self, handle: Handle, name: str, *, block: bool = False) -> None:
+        self._handle, self.name, self.block = handle, name, block
+
+    @property
+    def reference(self) -> dict[str, str]:
+        return {"kind": "PersistentVolumeClaim", "name": self.name}
+
+    def get(self) -> PersistentVolumeClaim:
+        found = self._handle.find(PersistentVolumeClaim, self.name)
+        assert found is not None, f"claim {self.name} is gone"
+        return found
+
+    def bound(self) -> PersistentVolume:
+        """The volume that it is bound to, when it is."""
+        cache = self._handle.client.cache(PersistentVolumeClaim)
+
+        def is_bound() -> bool:
+            mine = cache.get(self.name, NAMESPACE)
+            return mine is not None and mine.status.phase == "Bound"
+
+        self._handle.until(PersistentVolumeClaim, is_bound, f"claim {self.name} is bound")
+        volume = self._handle.find(PersistentVolume, self.get().spec.volume_name, "")
+        assert volume is not None
+        return volume
+
+    def grow(self, size: str) -> None:
+        """Ask for more; the claim says when it has it."""
+        patch = {"spec": {"resources": {"requests": {"storage": size}}}}
+        client = self._handle.client
+        self._handle.run(client.patch(PersistentVolumeClaim, self.name, NAMESPACE, merge=patch))
+        cache = client.cache(PersistentVolumeClaim)
+
+        def has_grown() -> bool:
+            mine = cache.get(self.name, NAMESPACE)
+            return mine is not None and mine.status.capacity.get("storage") == size
+
+        self._handle.until(PersistentVolumeClaim, has_grown, f"claim {self.name} has grown to {size}")
+
+    def snapshot(self) -> Snapshot:
+        """A snapshot of it that is ready to use."""
+        spec = {"source": {"persistentVolumeClaimName": self.name}}
+        made = self._handle.make("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "snapshot", spec=spec)
+        cache = self._handle.client.cache(VolumeSnapshot)
+
+        def is_ready() -> bool:
+            mine = cache.get(made.name, NAMESPACE)
+            return mine is not None and mine.status is not None and bool(mine.status.ready_to_use)
+
+        self._handle.until(VolumeSnapshot, is_ready, f"snapshot {made.name} is ready")
+        return Snapshot(made.name)
+
+    def delete(self) -> None:
+        """Until it and its volume are gone."""
+        volume = self.get().spec.volume_name
+        handle = self._handle
+        handle.remove(PersistentVolumeClaim, self.name)
+        if volume:
+            cache = handle.client.cache(PersistentVolume)
+            handle.until(PersistentVolume, lambda: cache.get(volume) is None, f"volume {volume} is gone")
+
+
+class Snapshot:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def reference(self) -> dict[str, str]:
+        return {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": self.name}
+
+
+class RunningPod:
+    def __init__(self, handle: Handle, name: str) -> None:
+        self._handle, self.name = handle, name
+
+    def get(self) -> Pod:
+        found = self._handle.find(Pod, self.name)
+        assert found is not None, f"pod {self.name} is gone"
+        return found
+
+    @property
+    def node(self) -> str:
+        return self.get().spec.node_name
+
+    def wait(self, timeout: float = PATIENCE) -> RunningPod:
+        cache = self._handle.client.cache(Pod)
+
+        def runs() -> bool:
+            mine = cache.get(self.name, NAMESPACE)
+            return mine is not None and mine.status.phase == "Running"
+
+        self._handle.until(Pod, runs, f"pod {self.name} runs", timeout)
+        return self
+
+    def exec(self, *command: str, timeout: float = PATIENCE) -> str:
+        """What a command in the container prints; one word is a shell's line. Raises Failed."""
+        words = ("sh", "-c", command[0]) if len(command) == 1 else command
+        return self._handle.run(self._exec(words), timeout)
+
+    async def _exec(self, command: tuple[str, ...]) -> str:
+        pod = await self._handle.client.get(Pod, self.name, NAMESPACE)
+        status = pod.status.container_statuses[0]
+        runtimes = self._handle.cluster.nodes[pod.spec.node_name].runtimes
+        running = await runtimes.exec(
+            status.container_id.partition("://")[2], command, tty=False, stdin=False
+        )
+        try:
+            words, errors = b"", b""
+            while data := await running.stdout.read():
+                words += data
+            while running.stderr is not None and (data := await running.stderr.read()):
+                errors += data
+            code = await running.wait()
+        finally:
+            await running.close()
+        if code:
+            said = errors.decode(errors="replace").strip()
+            raise Failed(f"`{' '.join(command)}` in pod {self.name} ended with {code}: {said}")
+        return words.decode(errors="replace")
+
+    def write(self, name: str, text: str) -> None:
+        """A file of the volume, on the disk when this returns."""
+        self.exec("sh", "-c", f'printf %s "$1" > {DATA}/{name} && sync {DATA}/{name}', "sh", text)
+
+    def read(self, name: str) -> str:
+        return self.exec("cat", f"{DATA}/{name}")
+
+    def delete(self) -> None:
+        """Until it is gone, and its volume unmounted."""
+        self._handle.remove(Pod, self.name)
+
+
+def _dynamic(objects: Iterable[Resource]) -> list[Resource]:
+    """Without volumes that are to stay when their claims go."""
+
+    def stays(obj: Resource) -> bool:
+        return isinstance(obj, PersistentVolume) and obj.spec.persistent_volume_reclaim_policy == "Retain"
+
+    return [obj for obj in objects if not stays(obj)]
+
+
+def guest_of(driver: object, directory: Path) -> Guest | None:
+    """What the fixture `csi_driver` says. Raises BadGuest."""
+    match driver:
+        case None:
+            return None
+        case Guest():
+            return driver
+        case Path():
+            return guest.read(driver)
+        case str():
+            return guest.from_command(driver, directory)
+    raise TypeError(f"csi_driver is a command, a Path, a Guest or None, not {driver!r}")
+
+
+def _live(
+    cls: type[Handle], driver: object, settings: Mapping[str, Any], directory: Path, started: Future[Handle]
+) -> None:
+    place = Path(tempfile.mkdtemp(prefix="vpx-"))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_lives(cls, driver, settings, directory, place, started))
+    except BaseException as error:
+        if not started.done():
+            started.set_exception(error)
+    finally:
+        _thrown_away(place)
+
+
+def _thrown_away(place: Path) -> None:
+    """With what a test has left mounted there; a directory with a mount in it is never removed."""
+    for entry in reversed(list(read_table().under(str(place)))):
+        unmount(entry.target, detach=True)
+    if not read_table().under(str(place)):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+async def _lives(
+    cls: type[Handle],
+    driver: object,
+    settings: Mapping[str, Any],
+    directory: Path,
+    place: Path,
+    started: Future[Handle],
+) -> None:
+    found = guest_of(driver, directory)
+    brought = Brought(guests=(found,), ours=False) if found else Brought()
+    with tapped() as tap:
+        async with Cluster(Settings(data_dir=str(place / "c"), **settings), brought) as cluster:
+            await cluster.ready()
+            for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):
+                await cluster.client.cache(kind).synced()
+            handle = cls(cluster, tap)
+            started.set_result(handle)
+            await handle.asked_to_end()

@@ -1,0 +1,121 @@
+"""The plugin as its users have it: in a pytest of their own, out of the wheel, in several processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLE = ROOT / "examples" / "04-your-own-driver"
+DEPENDENCIES = sysconfig.get_path("purelib")
+PATIENCE = 600  # seconds: other tests may have the machine
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+
+def start(python: str, *arguments: str, sources: str = "") -> subprocess.Popen[str]:
+    """A pytest for the example's driver, which needs the same modules in its container."""
+    path = os.pathsep.join(filter(None, (sources, DEPENDENCIES)))
+    line = f"PYTHONPATH={path} {python} driver.py $CSI_ENDPOINT $NODE_ID $SHARED_DIR"
+    flags = ["-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={EXAMPLE}", "-rA"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))}
+    if sources:  # the plugin of this tree, whichever is installed
+        env |= {"PYTHONPATH": sources, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        flags += ["-p", "volplane.testing.plugin"]
+    return subprocess.Popen(
+        [python, "-m", "pytest", *flags, "--csi-driver-command", line, *arguments],
+        cwd=EXAMPLE,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[dict[str, int], str]:
+    text, _ = process.communicate(timeout=PATIENCE)
+    last = text.strip().splitlines()[-1]
+    return {what.rstrip("s"): int(n) for n, what in re.findall(r"(\d+) (passed|failed|errors?)", last)}, text
+
+
+def test_the_examples_tests_pass() -> None:
+    counts, text = outcome(start(sys.executable, "test_driver.py", sources=str(ROOT / "src")))
+    assert counts == {"passed": 6}, text
+
+
+DISORDERLY = """
+import subprocess
+import pytest
+
+def test_leaves_a_mount(volplane_cluster):
+    root = volplane_cluster.cluster.layout.directory
+    one = root / "n/1/pods/x/volumes/kubernetes.io~csi/y/mount"
+    one.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "left", str(one)], check=True)
+
+def test_leaves_a_claim_to_the_fixture(claim):
+    claim()
+
+def test_has_a_cluster_in_order(volplane_cluster, claim, pod):
+    data = claim()
+    pod(data).write("line", "hello")
+    assert volplane_cluster.driver == "folders.example.com"
+    assert [c.code for c in volplane_cluster.called("NodePublishVolume")] == ["OK"]
+    with pytest.raises(AssertionError, match="ended with 1"):
+        pod(data).read("nothing")
+"""
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The Python of a new environment with the wheel in it; what it depends on is that of this one."""
+    place = tmp_path_factory.mktemp("wheel")
+    source = place / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(place),
+        str(source),
+    )
+    (wheel,) = place.glob("*.whl")
+    run(sys.executable, "-m", "venv", "--without-pip", str(place / "venv"))
+    python = str(place / "venv" / "bin" / "python")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", str(wheel))
+    site = next((place / "venv").glob("lib/*/site-packages"))
+    (site / "dependencies.pth").write_text(DEPENDENCIES)
+    yield python
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def run(*command: str) -> None:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_wheel_brings_the_fixtures_and_clusters_run_side_by_side(clean: str, tmp_path: Path) -> None:
+    disorderly = tmp_path / "test_disorderly.py"
+    disorderly.write_text(DISORDERLY)
+    both = [start(clean, "test_driver.py", "-k", "moves"), start(clean, str(disorderly))]
+    (moved, text), (disorder, words) = map(outcome, both)
+    assert moved == {"passed": 1}, text
+    assert disorder == {"passed": 3, "error": 1}, words
+    assert "the test leaves behind:" in words
+    assert "kubernetes.io~csi/y/mount" in words

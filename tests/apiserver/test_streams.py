@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,9 +11,12 @@ from typing import Any
 from volplane import web
 from volplane.api.core import ServiceAccount
 from volplane.api.meta import ObjectMeta
+from volplane.apiserver.subresources.streams import relay
 from volplane.web import tls, websocket
+from volplane.web.stream import Flow
 
 DEFAULT = "/api/v1/namespaces/default"
+SPEECH = b"word " * 40_000
 
 
 class Node:
@@ -129,6 +133,35 @@ async def test_exec_is_relayed_byte_by_byte(served: Any) -> None:
         assert await stream.read() == b"HELLO"
         stream.close()
         assert node.asked == [("POST", "/exec/default/p/c", "input=1&output=1&command=sh&command=-c")]
+
+
+class Line(asyncio.Transport):
+    """A connection's end that keeps what is written to it."""
+
+    def __init__(self, *, closing: bool = False) -> None:
+        super().__init__()
+        self.written, self.closing = b"", closing
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+
+async def test_the_last_words_of_a_node_that_hangs_up_reach_a_client_that_still_speaks() -> None:
+    client, flow = Line(), Flow()
+    flow.pause()  # the client reads slowly
+    near = web.Stream(client, flow, b"and another thing")
+    far = web.Stream(Line(closing=True), Flow(), SPEECH)
+    asyncio.get_running_loop().call_later(0.01, flow.resume)
+    async with asyncio.timeout(60):
+        await relay(near, far)
+    assert client.written == SPEECH
+    assert client.closing
 
 
 async def test_a_refusal_before_the_upgrade_is_a_status(served: Any) -> None:

@@ -28,6 +28,8 @@ AS_UPSTREAM = (
     "Internal error occurred: the spec replicas field",  # a custom object without it, asked for its scale
 )
 PATIENCE = 60.0
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINED = ("/apis/fuzz.example.com/", "/apis/shop.example.com/")
 EVENT_FACES = ("/api/v1/", "/apis/events.k8s.io/v1/")
 
 
@@ -54,6 +56,7 @@ class Model:
             else:
                 await self._note(request, body)
                 await self._other_face(request.path)
+                self._redefined(request.path)
 
     async def _exchange(self, request: Request) -> tuple[int, bytes]:
         asked = {"headers": request.headers, "body": request.body, "timeout": PATIENCE}
@@ -142,6 +145,12 @@ class Model:
                         del self.objects[place]
                     else:
                         self.objects[place] = held
+
+    def _redefined(self, path: str) -> None:
+        """With its definition a kind goes, and all its objects, in the server's own time."""
+        if path.startswith(DEFINITIONS):
+            for place in [p for p in self.objects if p.startswith(DEFINED)]:
+                del self.objects[place]
 
     async def _refresh_below(self, collection: str) -> None:
         for place in [p for p in self.objects if p.rpartition("/")[0] == collection.rstrip("/")]:

@@ -130,6 +130,13 @@ async def test_a_device_is_given_to_a_container(room: Any) -> None:
     assert room.output() == [" 00 00 00"]
 
 
+async def test_every_user_may_use_the_plain_devices(room: Any) -> None:
+    async with room.emptied() as runtime:
+        await runtime.start(room.shell("echo gone > /dev/null && stat -c %a /dev/null /dev/zero", user=1234))
+        assert (await runtime.wait("one")).exit_code == 0
+    assert room.output() == ["666", "666"]
+
+
 async def test_a_user_and_its_groups(room: Any) -> None:
     async with room.emptied() as runtime:
         script = "id -u; id -g; id -G; touch /etc/x || cat /proc/1/environ"

@@ -164,7 +164,8 @@ def place_volumes(spec: Spec, trees: list[int]) -> None:
 def _make_dev() -> None:
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID | kernel.MS_NOEXEC, "mode=755,size=64k")
     for name, (major, minor) in _NODES.items():
-        os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        os.mknod(f"/dev/{name}", stat.S_IFCHR, os.makedev(major, minor))
+        os.chmod(f"/dev/{name}", 0o666)  # for every user of the container, whatever our umask
     for name, target in _LINKS.items():
         os.symlink(target, f"/dev/{name}")
     os.mkdir("/dev/pts")

@@ -1,0 +1,300 @@
+"""The world of bare calls: the driver's sockets, and a machine that is searched for what it leaves.
+
+Every volume is remembered with where it is attached, staged and published, so that a case that breaks off can
+be cleaned up by the same calls that a cluster would make. `around` puts something in the way of one method:
+the cases that call twice, at once, too briefly or into a dying driver are all made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from google.protobuf.message import Message
+
+from volplane.cluster.guest.model import Guest
+from volplane.csi import convert, v1
+from volplane.csi.outcome import CallError, Code
+from volplane.csi.tap import Tap
+from volplane.host import Host
+from volplane.host.mounts import read_table, unmount
+from volplane.testing import promises
+from volplane.testing.case import Broken, NotPromised, demand
+from volplane.testing.instances import Instance
+from volplane.testing.volume import Volume
+
+MIB, GIB = 1 << 20, 1 << 30
+CALL = 60.0  # seconds for one call, unless the case's own time is shorter
+SETTLE = 30.0  # seconds until a call that was disturbed must have come to its end
+Mode = v1.VolumeCapability.AccessMode
+WRITER = convert.capability(Mode.SINGLE_NODE_WRITER)
+BLOCK = convert.capability(Mode.SINGLE_NODE_WRITER, block=True)
+_UNSETTLED = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
+
+Around = Callable[["Remote", str, Message], Awaitable[Any]]
+
+
+class Remote:
+    """One of the driver's sockets, with what may stand in its way."""
+
+    def __init__(self, instance: Instance, bench: Bench) -> None:
+        self.instance, self._bench = instance, bench
+        self.id, self.topology, self.most = "", dict[str, str](), 0  # of a node: its own answer
+
+    async def plain(self, method: str, request: Message, *, timeout: float = CALL) -> Any:
+        return await self.instance.channel.call(method, request, timeout=timeout)
+
+    async def call(self, method: str, request: Message) -> Any:
+        around = self._bench.around.pop(method, None)
+        return await (self.plain(method, request) if around is None else around(self, method, request))
+
+    async def settled(self, method: str, request: Message) -> Any:
+        """Repeated, as a caller does who does not know how the last one ended, until it is answered."""
+        end, pause = time.monotonic() + SETTLE, 0.01
+        while True:
+            try:
+                return await self.plain(method, request)
+            except CallError as error:
+                if error.code not in _UNSETTLED or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    @property
+    def root(self) -> Path:
+        return self.instance.root
+
+
+class Bench:
+    """`async with Bench(…) as bench`: the driver runs inside."""
+
+    def __init__(
+        self,
+        guest: Guest,
+        directory: Path,
+        *,
+        tap: Tap,
+        seed: int = 0,
+        nodes: int = 2,
+        parameters: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        size: int = GIB,
+    ) -> None:
+        self.directory, self.tap, self.size = directory, tap, size
+        self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
+        self.random = Random(seed)
+        self.host = Host()
+        self.around: dict[str, Around] = {}
+        self.volumes: list[Volume] = []
+        self.snapshots: list[str] = []
+        self.promises = promises.Promises()
+        assert guest.node is not None
+        mode = "all" if guest.together else "node"
+        made = [
+            Instance(f"node-{i}", guest.node, directory, self.host, mode=mode) for i in range(1, nodes + 1)
+        ]
+        self.nodes = [Remote(instance, self) for instance in made]
+        self.controller = self.nodes[0]
+        if guest.controller is not None and not guest.together:
+            own = Instance("controller", guest.controller, directory, self.host, mode="controller")
+            self.controller = Remote(own, self)
+
+    @property
+    def instances(self) -> list[Instance]:
+        own = [] if self.controller in self.nodes else [self.controller.instance]
+        return own + [node.instance for node in self.nodes]
+
+    async def __aenter__(self) -> Bench:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            await asyncio.gather(*(instance.start() for instance in self.instances))
+            await self.ask()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for instance in self.instances:
+            await instance.stop()
+        await self.unmounted()
+        await self.host.close()
+
+    async def ask(self) -> None:
+        """What the driver promises, and who its nodes are."""
+        self.promises = await promises.ask(
+            self.controller.instance.channel, self.nodes[0].instance.channel, timeout=CALL
+        )
+        for node in self.nodes:
+            info = await node.plain("NodeGetInfo", v1.NodeGetInfoRequest())
+            node.id, node.most = info.node_id, info.max_volumes_per_node
+            node.topology = dict(info.accessible_topology.segments)
+        self.promises.more = {
+            need for need, holds in (("secrets", self.secrets), ("nodes", len(self.nodes) > 1)) if holds
+        }
+
+    # --- words
+
+    def fresh(self, prefix: str = "pvc") -> str:
+        """A name as Kubernetes gives it."""
+        return f"{prefix}-{self.random.getrandbits(128):032x}"
+
+    def path(self, node: Remote, *parts: str) -> Path:
+        made = node.root.joinpath(*parts)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        return made
+
+    # --- calls that build a volume's life
+
+    def wanted(
+        self,
+        name: str,
+        *,
+        capability: v1.VolumeCapability = WRITER,
+        size: int = 0,
+        source: v1.VolumeContentSource | None = None,
+        node: Remote | None = None,
+    ) -> v1.CreateVolumeRequest:
+        request = v1.CreateVolumeRequest(
+            name=name,
+            volume_capabilities=[capability],
+            capacity_range={"required_bytes": size or self.size},
+            parameters=self.parameters,
+            secrets=self.secrets,
+        )
+        if source is not None:
+            request.volume_content_source.CopyFrom(source)
+        if self.promises.has("topology") and (node or self.nodes[0]).topology:
+            own = convert.topology((node or self.nodes[0]).topology)
+            request.accessibility_requirements.CopyFrom(
+                v1.TopologyRequirement(requisite=[own], preferred=[own])
+            )
+        return request
+
+    async def create(self, **more: Any) -> Volume:
+        """A new volume. Raises NotPromised if the driver refuses the capability for good."""
+        capability = more.get("capability", WRITER)
+        request = self.wanted(self.fresh(), **more)
+        volume = Volume(self, request, capability)
+        self.volumes.append(volume)
+        try:
+            await volume.create()
+        except CallError as error:
+            if error.code is Code.INVALID_ARGUMENT and capability is not WRITER:
+                self.volumes.remove(volume)
+                raise NotPromised(f"CreateVolume refuses {spelled(capability)}: {error.message}") from None
+            raise
+        return volume
+
+    async def published(self, node: Remote | None = None, **more: Any) -> Volume:
+        """A new volume, all the way to a target on the node."""
+        at = node or self.nodes[0]
+        volume = await self.create(node=at, **more)
+        await volume.up(at)
+        return volume
+
+    def need_second(self, volume: Volume) -> Remote:
+        """The second node, if the volume can be reached from there."""
+        if len(self.nodes) < 2:
+            raise NotPromised("it runs on one node only")
+        second = self.nodes[1]
+        places = [dict(t.segments) for t in volume.made.accessible_topology]
+        if places and not any(place.items() <= second.topology.items() for place in places):
+            raise NotPromised(f"its volumes stay in {places[0]}, and {second.id} is not there")
+        return second
+
+    async def refused(
+        self, codes: tuple[Code, ...], remote: Remote, method: str, request: Message, when: str
+    ) -> None:
+        """The call is refused with one of the codes, or the driver is wrong."""
+        names = " or ".join(code.name for code in codes)
+        try:
+            await remote.call(method, request)
+        except CallError as error:
+            if error.code not in codes:
+                raise Broken(
+                    f"{method} {when}: {error.code.name} ({error.message}), demanded is {names}"
+                ) from None
+        else:
+            raise Broken(f"{method} {when}: OK, demanded is {names}")
+
+    # --- the end of a case
+
+    async def clean(self) -> list[str]:
+        """Undo what a case left, by the calls that a cluster makes; what could not be undone, in words."""
+        self.around.clear()
+        problems: list[str] = []
+        for instance in self.instances:
+            if not instance.running:
+                await instance.start()
+        for volume in reversed(self.volumes):
+            problems += await volume.remove()
+        for snapshot in self.snapshots:
+            try:
+                request = v1.DeleteSnapshotRequest(snapshot_id=snapshot, secrets=self.secrets)
+                await self.controller.settled("DeleteSnapshot", request)
+            except CallError as error:
+                problems.append(f"DeleteSnapshot: {error}")
+        self.volumes.clear()
+        self.snapshots.clear()
+        await self.unmounted()
+        return problems
+
+    async def revive(self) -> None:
+        """After a driver that does not answer, or does not start: from the beginning."""
+        self.around.clear()
+        for instance in self.instances:
+            await instance.kill()
+            Path(instance.socket).unlink(missing_ok=True)
+            await instance.start()
+
+    def marks(self) -> dict[str, int]:
+        return {instance.name: instance.logged() for instance in self.instances}
+
+    def logs(self, since: dict[str, int]) -> dict[str, str]:
+        return {i.name: i.words(since=since.get(i.name, 0)) for i in self.instances}
+
+    async def unmounted(self) -> list[str]:
+        """By force, what is still mounted below the nodes' directories; the driver's own data is its own."""
+        return [t for node in self.nodes for t in await self.host.call(force_unmounted, str(node.root))]
+
+    def payload(self, size: int = 1 << 20) -> bytes:
+        return self.random.randbytes(size)
+
+    async def same(self, volume: Volume, path: str, data: bytes, when: str, *, section: str = "") -> None:
+        """What was written is what is read."""
+        found = await volume.read(path, len(data))
+        demand(
+            checksum(found) == checksum(data),
+            f"the data is not what was written, {when}: {len(found)} bytes, sha256 {checksum(found)[:16]};"
+            f" written were {len(data)}, sha256 {checksum(data)[:16]}",
+            section=section,
+        )
+
+
+def spelled(capability: v1.VolumeCapability) -> str:
+    kind = "block" if capability.HasField("block") else "mount"
+    return f"{Mode.Mode.Name(capability.access_mode.mode)} {kind}"
+
+
+def mounted_below(directory: str) -> list[str]:
+    return [entry.target for entry in read_table().under(directory)]
+
+
+def force_unmounted(directory: str) -> list[str]:
+    """What was still mounted, and is not any more."""
+    found = mounted_below(directory)
+    for target in reversed(found):
+        with suppress(OSError):
+            unmount(target, detach=True)
+    return found
+
+
+def checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

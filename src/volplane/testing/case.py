@@ -1,0 +1,63 @@
+"""What a case is, and how one says that a driver is wrong or that it never promised."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+SPEC = "CSI"
+KUBERNETES = "Kubernetes"
+
+
+class Broken(AssertionError):
+    """The driver does not do what is demanded; `section` if it is another than the case's own."""
+
+    def __init__(self, what: str, *, section: str = "") -> None:
+        super().__init__(what)
+        self.section = section
+
+
+class NotPromised(Exception):
+    """The driver never said that it can do this: the case says nothing about it."""
+
+
+class Case(Struct, frozen=True):
+    name: str  # "attach/one node only"
+    section: str  # "CSI: ControllerPublishVolume Errors", as the specification's heading has it
+    demands: str  # in one or two sentences
+    run: Callable[[Any], Awaitable[None]]
+    needs: tuple[str, ...] = ()  # of `Promises.has`
+    whole: bool = False  # needs a cluster, not only sockets
+
+
+Body = Callable[[Any], Awaitable[None]]
+
+
+class Table:
+    """The cases of one module, in the order in which they are written."""
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self._cases: list[Case] = []
+        self._whole = whole
+
+    def __iter__(self) -> Iterator[Case]:
+        return iter(self._cases)
+
+    def __call__(self, name: str, section: str, demands: str, *needs: str) -> Callable[[Body], Body]:
+        def declare(body: Body) -> Body:
+            self.add(name, section, demands, body, *needs)
+            return body
+
+        return declare
+
+    def add(self, name: str, section: str, demands: str, body: Body, *needs: str) -> None:
+        title = section if section.startswith(KUBERNETES) else f"{SPEC}: {section}"
+        self._cases.append(Case(name, title, demands, body, needs, self._whole))
+
+
+def demand(holds: object, what: str, *, section: str = "") -> None:
+    """Raises Broken unless it holds."""
+    if not holds:
+        raise Broken(what, section=section and f"{SPEC}: {section}")

@@ -1,0 +1,178 @@
+"""A volume comes to a node, and leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from volplane.csi import v1
+from volplane.csi.outcome import CallError, Code
+from volplane.testing.bench import Bench
+from volplane.testing.case import NotPromised, Table, demand
+from volplane.testing.cases.controller import UNKNOWN
+
+case = Table()
+
+FEW = 16  # a node's limit up to which it is tried out
+
+
+@case(
+    "attach/one node only",
+    "ControllerPublishVolume Errors",
+    "A volume for one node that is at a node already is refused for another one: FAILED_PRECONDITION.",
+    "attach",
+    "create",
+    "nodes",
+)
+async def one_node_only(bench: Bench) -> None:
+    volume = await bench.create()
+    second = bench.need_second(volume)
+    await volume.attach(bench.nodes[0])
+    request = volume.publish_request(second)
+    volume.attached[second.id] = (second, {})  # in case it is done after all
+    await bench.refused(
+        (Code.FAILED_PRECONDITION,),
+        bench.controller,
+        "ControllerPublishVolume",
+        request,
+        f"to {second.id}, while the volume is at {bench.nodes[0].id}",
+    )
+    volume.attached.pop(second.id)
+
+
+@case(
+    "attach/unknown volume",
+    "ControllerPublishVolume Errors",
+    "A volume that does not exist is NOT_FOUND.",
+    "attach",
+)
+async def unknown_volume(bench: Bench) -> None:
+    request = v1.ControllerPublishVolumeRequest(
+        volume_id=UNKNOWN,
+        node_id=bench.nodes[0].id,
+        volume_capability=bench.wanted("x").volume_capabilities[0],
+        secrets=bench.secrets,
+    )
+    await bench.refused(
+        (Code.NOT_FOUND,), bench.controller, "ControllerPublishVolume", request, "of an unknown volume"
+    )
+
+
+@case(
+    "attach/unknown node",
+    "ControllerPublishVolume Errors",
+    "A node that does not exist is NOT_FOUND.",
+    "attach",
+    "create",
+)
+async def unknown_node(bench: Bench) -> None:
+    volume = await bench.create()
+    request = volume.publish_request(bench.nodes[0])
+    request.node_id = "volplane-no-such-node"
+    await bench.refused(
+        (Code.NOT_FOUND,), bench.controller, "ControllerPublishVolume", request, "to an unknown node"
+    )
+
+
+@case(
+    "attach/detach what is not attached",
+    "ControllerUnpublishVolume",
+    "A volume that is not at the node has left it: OK.",
+    "attach",
+    "create",
+)
+async def detach_idle(bench: Bench) -> None:
+    volume = await bench.create()
+    await volume.detach(bench.nodes[0])
+
+
+@case(
+    "attach/other access",
+    "ControllerPublishVolume Errors",
+    "What is published with one `readonly` is not published with the other: ALREADY_EXISTS.",
+    "attach",
+    "attach-readonly",
+    "create",
+)
+async def other_access(bench: Bench) -> None:
+    volume = await bench.create()
+    await volume.attach(bench.nodes[0])
+    request = volume.publish_request(bench.nodes[0], readonly=True)
+    await bench.refused(
+        (Code.ALREADY_EXISTS,),
+        bench.controller,
+        "ControllerPublishVolume",
+        request,
+        "read-only after read-write",
+    )
+
+
+@case(
+    "attach/limit",
+    "ControllerPublishVolume Errors",
+    "A node that says how many volumes it takes takes so many; one more is RESOURCE_EXHAUSTED.",
+    "attach",
+    "create",
+)
+async def limit(bench: Bench) -> None:
+    node = bench.nodes[-1]
+    if not 0 < node.most <= FEW:
+        raise NotPromised(f"the node's limit is {node.most or 'none'}, and not tried out above {FEW}")
+    volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
+    for volume in volumes[:-1]:
+        await volume.attach(node)
+    request = volumes[-1].publish_request(node)
+    await bench.refused(
+        (Code.RESOURCE_EXHAUSTED,),
+        bench.controller,
+        "ControllerPublishVolume",
+        request,
+        "past the node's limit",
+    )
+
+
+@case(
+    "attach/moves",
+    "Volume Lifecycle",
+    "A volume that has left one node comes to the next with its data.",
+    "create",
+    "nodes",
+)
+async def moves(bench: Bench) -> None:
+    volume = await bench.create()
+    second = bench.need_second(volume)
+    data = bench.payload()
+    for node, other in ((bench.nodes[0], second), (second, bench.nodes[0])):
+        path = await volume.up(node)
+        if node is second:
+            await bench.same(volume, path, data, f"after the move to {node.id}", section="NodeStageVolume")
+        await volume.write(path, data)
+        await volume.down(node)
+        demand(other.id != node.id, "two nodes have one id")
+
+
+@case(
+    "attach/both ways at once",
+    "Concurrency",
+    "Attach and detach of one volume at the same time are each OK or ABORTED; afterwards both work.",
+    "attach",
+    "create",
+)
+async def both_ways(bench: Bench) -> None:
+    volume, node = await bench.create(), bench.nodes[0]
+    await volume.attach(node)
+    detach = v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=bench.secrets)
+    answers = await asyncio.gather(
+        bench.controller.plain("ControllerPublishVolume", volume.publish_request(node)),
+        bench.controller.plain("ControllerUnpublishVolume", detach),
+        return_exceptions=True,
+    )
+    for answer in answers:
+        if isinstance(answer, CallError):
+            demand(answer.code is Code.ABORTED, f"at the same time: {answer}")
+        elif isinstance(answer, BaseException):
+            raise answer
+    await bench.controller.settled("ControllerUnpublishVolume", detach)
+    reply = await bench.controller.settled("ControllerPublishVolume", volume.publish_request(node))
+    volume.attached[node.id] = (node, dict(reply.publish_context))
+    await volume.stage(node)
+    await volume.publish(node)

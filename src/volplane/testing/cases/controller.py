@@ -1,0 +1,308 @@
+"""Volumes are made, found, judged and deleted."""
+
+from __future__ import annotations
+
+from volplane.csi import convert, v1
+from volplane.csi.convert import ROX, RWO, RWOP, RWX
+from volplane.csi.outcome import CallError, Code
+from volplane.testing.bench import BLOCK, WRITER, Bench, spelled
+from volplane.testing.case import Body, Broken, Table, demand
+from volplane.testing.volume import Volume
+
+case = Table()
+
+UNKNOWN = "volplane-no-such-volume"
+
+
+def _provisions(mode: str, block: bool) -> Body:
+    async def body(bench: Bench) -> None:
+        precise = bench.promises.has("single-writer")
+        capability = convert.capability(convert.access_mode(mode, multi_writer=precise), block=block)
+        # Judged like any other wish, so that a driver without this mode is not taken for a broken one.
+        wanted = v1.VolumeCapability.FromString(capability.SerializeToString())
+        volume = await bench.create(capability=wanted)
+        demand(volume.id, "CreateVolume is OK and names no volume")
+        if not block or bench.promises.has("stage"):
+            node = bench.nodes[0]
+            data = bench.payload()
+            if mode == ROX:
+                await volume.up(node)
+                return
+            path = await volume.up(node)
+            await volume.write(path, data)
+            await bench.same(volume, path, data, f"on a {spelled(capability)} volume")
+
+    return body
+
+
+for _mode in (RWO, RWOP, RWX, ROX):
+    for _block in (False, True):
+        case.add(
+            f"provision/{_mode} {'block' if _block else 'filesystem'}",
+            "CreateVolume",
+            "A volume with this access mode is made and can be used, or the request is refused with"
+            " INVALID_ARGUMENT.",
+            _provisions(_mode, _block),
+            "create",
+        )
+
+
+@case(
+    "provision/capacity",
+    "CreateVolume",
+    "The volume has at least the bytes that are required and at most the bytes of the limit; what is said of"
+    " its size is what the node finds.",
+    "create",
+)
+async def capacity(bench: Bench) -> None:
+    volume = Volume(bench, bench.wanted(bench.fresh()), WRITER)
+    volume.request.capacity_range.limit_bytes = 2 * bench.size
+    bench.volumes.append(volume)
+    made = await volume.create()
+    if made.capacity_bytes:  # 0: not known
+        demand(
+            bench.size <= made.capacity_bytes <= 2 * bench.size,
+            f"{bench.size} to {2 * bench.size} bytes are wanted, the volume has {made.capacity_bytes}",
+        )
+    path = await volume.up(bench.nodes[0])
+    found = (await bench.host.stats(path)).capacity
+    # A file system keeps some of its device for itself; a tenth and 64 MiB are more than any takes.
+    least = bench.size * 9 // 10 - (64 << 20)
+    demand(found >= least, f"{bench.size} bytes are wanted, its file system has {found}")
+
+
+@case(
+    "provision/block capacity",
+    "CreateVolume",
+    "A raw device has at least the bytes that are required.",
+    "create",
+)
+async def block_capacity(bench: Bench) -> None:
+    volume = await bench.published(capability=BLOCK)
+    found = await bench.host.size_of(volume.target(bench.nodes[0]))
+    said = volume.made.capacity_bytes or bench.size
+    demand(found >= bench.size, f"{bench.size} bytes are wanted, the device has {found}")
+    demand(found >= said, f"CreateVolume says {said} bytes, the device has {found}")
+
+
+@case(
+    "provision/same name, other size",
+    "CreateVolume Errors",
+    "A name that exists with something incompatible is ALREADY_EXISTS.",
+    "create",
+)
+async def same_name(bench: Bench) -> None:
+    volume = await bench.create()
+    other = bench.wanted(volume.request.name, size=4 * bench.size)
+    await bench.refused(
+        (Code.ALREADY_EXISTS,), bench.controller, "CreateVolume", other, "with a used name and another size"
+    )
+
+
+@case(
+    "provision/without a name",
+    "Error Scheme",
+    "A required field that is missing is INVALID_ARGUMENT.",
+    "create",
+)
+async def without_name(bench: Bench) -> None:
+    code = (Code.INVALID_ARGUMENT,)
+    await bench.refused(code, bench.controller, "CreateVolume", bench.wanted(""), "without a name")
+    empty = bench.wanted(bench.fresh())
+    del empty.volume_capabilities[:]
+    await bench.refused(code, bench.controller, "CreateVolume", empty, "without capabilities")
+
+
+@case(
+    "provision/unknown snapshot",
+    "CreateVolume Errors",
+    "A source that does not exist is NOT_FOUND.",
+    "create",
+    "snapshot",
+)
+async def unknown_snapshot(bench: Bench) -> None:
+    source = v1.VolumeContentSource(snapshot={"snapshot_id": "volplane-no-such-snapshot"})
+    request = bench.wanted(bench.fresh(), source=source)
+    await bench.refused(
+        (Code.NOT_FOUND,), bench.controller, "CreateVolume", request, "from an unknown snapshot"
+    )
+
+
+@case(
+    "provision/topology",
+    "CreateVolume",
+    "The volume is accessible from what is required of it.",
+    "create",
+    "topology",
+)
+async def topology(bench: Bench) -> None:
+    for node in bench.nodes:
+        if not node.topology or bench.controller.topology not in ({}, node.topology):
+            continue  # an instance that makes volumes for its own node only
+        volume = await bench.create(node=node)
+        places = [dict(place.segments) for place in volume.made.accessible_topology]
+        held = not places or any(place.items() <= node.topology.items() for place in places)
+        demand(held, f"{node.topology} is required, the volume is accessible from {places}")
+
+
+@case("delete/unknown volume", "DeleteVolume", "What is not there is deleted: OK.", "create")
+async def delete_unknown(bench: Bench) -> None:
+    request = v1.DeleteVolumeRequest(volume_id=UNKNOWN, secrets=bench.secrets)
+    await bench.controller.call("DeleteVolume", request)
+
+
+@case(
+    "delete/without an id", "Error Scheme", "A required field that is missing is INVALID_ARGUMENT.", "create"
+)
+async def delete_without_id(bench: Bench) -> None:
+    request = v1.DeleteVolumeRequest(secrets=bench.secrets)
+    await bench.refused((Code.INVALID_ARGUMENT,), bench.controller, "DeleteVolume", request, "without an id")
+
+
+@case(
+    "validate/what was made",
+    "ValidateVolumeCapabilities",
+    "The capabilities that a volume was made with are confirmed.",
+    "controller",
+    "create",
+)
+async def validate(bench: Bench) -> None:
+    volume = await bench.create()
+    request = v1.ValidateVolumeCapabilitiesRequest(
+        volume_id=volume.id,
+        volume_context=volume.made.volume_context,
+        volume_capabilities=[volume.capability],
+        parameters=bench.parameters,
+        secrets=bench.secrets,
+    )
+    reply = await bench.controller.call("ValidateVolumeCapabilities", request)
+    demand(reply.HasField("confirmed"), f"not confirmed: {reply.message!r}")
+
+
+@case(
+    "validate/unknown volume",
+    "ValidateVolumeCapabilities Errors",
+    "A volume that does not exist is NOT_FOUND.",
+    "controller",
+)
+async def validate_unknown(bench: Bench) -> None:
+    request = v1.ValidateVolumeCapabilitiesRequest(
+        volume_id=UNKNOWN, volume_capabilities=[WRITER], secrets=bench.secrets
+    )
+    await bench.refused(
+        (Code.NOT_FOUND,), bench.controller, "ValidateVolumeCapabilities", request, "of an unknown volume"
+    )
+
+
+async def listed(bench: Bench, most: int = 0) -> list[str]:
+    """The ids of all volumes, page by page."""
+    found: list[str] = []
+    token = ""
+    while True:
+        request = v1.ListVolumesRequest(max_entries=most, starting_token=token)
+        reply = await bench.controller.call("ListVolumes", request)
+        found += [entry.volume.volume_id for entry in reply.entries]
+        if most and len(reply.entries) > most:
+            raise Broken(
+                f"ListVolumes: {most} entries are the most that is asked for, {len(reply.entries)} came"
+            )
+        token = reply.next_token
+        if not token:
+            return found
+
+
+@case(
+    "list/volumes",
+    "ListVolumes",
+    "Every volume once, on one page or on many; none that was deleted.",
+    "list",
+    "create",
+)
+async def lists(bench: Bench) -> None:
+    made = [await bench.create() for _ in range(3)]
+    ids = [volume.id for volume in made]
+    for most in (0, 1, 2):
+        found = await listed(bench, most)
+        missing = [one for one in ids if found.count(one) != 1]
+        demand(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
+    await made[0].delete()
+    demand(ids[0] not in await listed(bench), f"{ids[0]} is deleted and still listed")
+
+
+@case(
+    "list/invalid token",
+    "ListVolumes Errors",
+    "A token that is none is ABORTED.",
+    "list",
+)
+async def invalid_token(bench: Bench) -> None:
+    request = v1.ListVolumesRequest(starting_token="volplane-no-such-token")
+    await bench.refused(
+        (Code.ABORTED,), bench.controller, "ListVolumes", request, "with a token that is none"
+    )
+
+
+@case(
+    "get/volume",
+    "ControllerGetVolume",
+    "A volume that was made is found; one that was not is NOT_FOUND.",
+    "get",
+    "create",
+)
+async def get(bench: Bench) -> None:
+    volume = await bench.create()
+    reply = await bench.controller.call(
+        "ControllerGetVolume", v1.ControllerGetVolumeRequest(volume_id=volume.id)
+    )
+    demand(reply.volume.volume_id == volume.id, f"asked for {volume.id}, told of {reply.volume.volume_id!r}")
+    unknown = v1.ControllerGetVolumeRequest(volume_id=UNKNOWN)
+    await bench.refused(
+        (Code.NOT_FOUND,), bench.controller, "ControllerGetVolume", unknown, "of an unknown volume"
+    )
+
+
+@case("capacity/answer", "GetCapacity", "What is left is a number that is not negative.", "capacity")
+async def get_capacity(bench: Bench) -> None:
+    request = v1.GetCapacityRequest(volume_capabilities=[WRITER], parameters=bench.parameters)
+    if bench.promises.has("topology") and bench.nodes[0].topology:
+        request.accessible_topology.CopyFrom(convert.topology(bench.nodes[0].topology))
+    reply = await bench.controller.call("GetCapacity", request)
+    demand(reply.available_capacity >= 0, f"{reply.available_capacity} bytes are available")
+
+
+@case(
+    "secrets/with each call",
+    "Secrets Requirements",
+    "Secrets come with each call that needs them: a driver that was started again needs nothing that it was"
+    " told before.",
+    "secrets",
+    "create",
+)
+async def secrets(bench: Bench) -> None:
+    volume = await bench.create()
+    for instance in bench.instances:
+        await instance.restart()
+    path = await volume.up(bench.nodes[0])
+    data = bench.payload()
+    await volume.write(path, data)
+    await bench.same(volume, path, data, "with its secrets given in each call")
+
+
+@case(
+    "delete/in use",
+    "DeleteVolume Errors",
+    "A volume that is at a node is not deleted under it: FAILED_PRECONDITION.",
+    "create",
+    "attach",
+)
+async def in_use(bench: Bench) -> None:
+    volume = await bench.published()
+    request = v1.DeleteVolumeRequest(volume_id=volume.id, secrets=bench.secrets)
+    try:
+        await bench.controller.call("DeleteVolume", request)
+    except CallError as error:
+        demand(error.code is Code.FAILED_PRECONDITION, f"DeleteVolume of a volume in use: {error}")
+    else:
+        demand(
+            False, "DeleteVolume of a volume that is published at a node: OK, demanded is FAILED_PRECONDITION"
+        )

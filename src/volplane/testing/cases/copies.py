@@ -1,0 +1,197 @@
+"""Snapshots and clones: one moment of a volume, and independent of it from then on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from volplane.csi import v1
+from volplane.csi.outcome import CallError, Code
+from volplane.testing.bench import Bench
+from volplane.testing.case import Table, demand
+from volplane.testing.volume import Volume
+
+case = Table()
+
+READY = 120.0  # seconds until a snapshot must be ready to use
+
+
+def snapshot_request(bench: Bench, volume: Volume, name: str = "") -> v1.CreateSnapshotRequest:
+    return v1.CreateSnapshotRequest(
+        source_volume_id=volume.id, name=name or bench.fresh("snapshot"), secrets=bench.secrets
+    )
+
+
+async def snapshot(bench: Bench, volume: Volume) -> v1.Snapshot:
+    """Cut, and ready to be restored."""
+    request = snapshot_request(bench, volume)
+    made: v1.Snapshot = (await bench.controller.call("CreateSnapshot", request)).snapshot
+    bench.snapshots.append(made.snapshot_id)
+    demand(made.snapshot_id, "CreateSnapshot is OK and names no snapshot", section="CreateSnapshot")
+    demand(
+        made.source_volume_id == volume.id,
+        f"a snapshot of {volume.id} says that it is one of {made.source_volume_id!r}",
+        section="CreateSnapshot",
+    )
+    end, pause = time.monotonic() + READY, 0.05
+    while not made.ready_to_use:
+        demand(time.monotonic() < end, f"not ready to use after {READY:g} s", section="CreateSnapshot")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 2.0)
+        made = (await bench.controller.call("CreateSnapshot", request)).snapshot
+    return made
+
+
+def of_snapshot(made: v1.Snapshot) -> v1.VolumeContentSource:
+    return v1.VolumeContentSource(snapshot={"snapshot_id": made.snapshot_id})
+
+
+@case(
+    "snapshot/one moment",
+    "CreateSnapshot",
+    "A snapshot is the volume as it was when it was cut: what is written later is not in it.",
+    "snapshot",
+    "create",
+)
+async def one_moment(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    before, after = bench.payload(), bench.payload()
+    await volume.write(volume.target(node), before)
+    made = await snapshot(bench, volume)
+    await volume.write(volume.target(node), after)
+    await volume.down(node)
+    restored = await bench.published(source=of_snapshot(made))
+    await bench.same(restored, restored.target(node), before, "in a volume restored from the snapshot")
+    await volume.up(node)
+    await bench.same(volume, volume.target(node), after, "in the volume itself")
+
+
+@case(
+    "snapshot/restored volume is its own",
+    "CreateVolume",
+    "A restored volume says what it was made from, and writing to it changes neither snapshot nor source.",
+    "snapshot",
+    "create",
+)
+async def its_own(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    made = await snapshot(bench, volume)
+    first = await bench.published(source=of_snapshot(made))
+    said = first.made.content_source.snapshot.snapshot_id
+    demand(said == made.snapshot_id, f"it is made from {made.snapshot_id}, and says {said!r}")
+    await first.write(first.target(node), bench.payload())
+    await bench.same(volume, volume.target(node), written, "in the source, after the copy was written to")
+    second = await bench.published(source=of_snapshot(made))
+    await bench.same(second, second.target(node), written, "in a second volume of the snapshot")
+
+
+@case(
+    "snapshot/used name",
+    "CreateSnapshot Errors",
+    "A name that exists for another volume is ALREADY_EXISTS.",
+    "snapshot",
+    "create",
+)
+async def used_name(bench: Bench) -> None:
+    first, second = await bench.create(), await bench.create()
+    request = snapshot_request(bench, first)
+    made = (await bench.controller.call("CreateSnapshot", request)).snapshot
+    bench.snapshots.append(made.snapshot_id)
+    other = snapshot_request(bench, second, request.name)
+    await bench.refused(
+        (Code.ALREADY_EXISTS,), bench.controller, "CreateSnapshot", other, "with a name of another volume's"
+    )
+
+
+@case("snapshot/delete unknown", "DeleteSnapshot", "What is not there is deleted: OK.", "snapshot")
+async def delete_unknown(bench: Bench) -> None:
+    request = v1.DeleteSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
+    await bench.controller.call("DeleteSnapshot", request)
+
+
+@case(
+    "snapshot/outlives its volume",
+    "DeleteVolume Errors",
+    "Snapshots that are independent outlive their volume; if they are not, the volume is refused to be deleted:"
+    " FAILED_PRECONDITION.",
+    "snapshot",
+    "create",
+)
+async def outlives(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    await volume.down(node)
+    made = await snapshot(bench, volume)
+    try:
+        await volume.delete()
+    except CallError as error:
+        demand(error.code is Code.FAILED_PRECONDITION, f"DeleteVolume with a snapshot: {error}")
+        await bench.controller.settled(
+            "DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
+        )
+        return
+    restored = await bench.published(source=of_snapshot(made))
+    await bench.same(restored, restored.target(node), written, "from a snapshot whose volume is gone")
+
+
+@case(
+    "snapshot/list",
+    "ListSnapshots",
+    "A snapshot is found by its id and by its volume's; one that does not exist is an empty answer.",
+    "snapshot",
+    "list-snapshots",
+    "create",
+)
+async def lists(bench: Bench) -> None:
+    volume = await bench.create()
+    made = await snapshot(bench, volume)
+    for request in (
+        v1.ListSnapshotsRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets),
+        v1.ListSnapshotsRequest(source_volume_id=volume.id, secrets=bench.secrets),
+    ):
+        reply = await bench.controller.call("ListSnapshots", request)
+        ids = [entry.snapshot.snapshot_id for entry in reply.entries]
+        demand(ids == [made.snapshot_id], f"there is {made.snapshot_id}, listed is {ids}")
+    unknown = v1.ListSnapshotsRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
+    reply = await bench.controller.call("ListSnapshots", unknown)
+    demand(not reply.entries, f"of an unknown snapshot {len(reply.entries)} are listed")
+
+
+@case(
+    "clone/data",
+    "CreateVolume",
+    "A clone has the data of its source, says what it was made from, and is independent of it.",
+    "clone",
+    "create",
+)
+async def clone(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    await volume.down(node)
+    source = v1.VolumeContentSource(volume={"volume_id": volume.id})
+    copy = await bench.published(source=source)
+    said = copy.made.content_source.volume.volume_id
+    demand(said == volume.id, f"it is made from {volume.id}, and says {said!r}")
+    await bench.same(copy, copy.target(node), written, "in the clone")
+    await copy.write(copy.target(node), bench.payload())
+    await volume.up(node)
+    await bench.same(volume, volume.target(node), written, "in the source, after the clone was written to")
+
+
+@case(
+    "clone/unknown source",
+    "CreateVolume Errors",
+    "A source that does not exist is NOT_FOUND.",
+    "clone",
+    "create",
+)
+async def clone_unknown(bench: Bench) -> None:
+    source = v1.VolumeContentSource(volume={"volume_id": "volplane-no-such-volume"})
+    request = bench.wanted(bench.fresh(), source=source)
+    await bench.refused(
+        (Code.NOT_FOUND,), bench.controller, "CreateVolume", request, "from an unknown volume"
+    )

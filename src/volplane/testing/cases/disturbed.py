@@ -1,0 +1,226 @@
+"""What the field does to drivers: every call comes twice, at once, too briefly, and into a dying process.
+
+All of these are one life of a volume with something in the way of one call. The life goes on afterwards to
+its end, so that a call which only looked right is found out by the next one, or by the data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from volplane.csi import v1
+from volplane.csi.outcome import CallError, Code
+from volplane.testing.bench import Around, Bench, Remote
+from volplane.testing.case import Body, Broken, Table, demand
+from volplane.testing.cases.controller import listed
+from volplane.testing.cases.copies import snapshot
+from volplane.testing.cases.growth import controller_grown, node_grown
+
+case = Table()
+
+SEVERAL = 4  # calls at once
+# Each call of a life, and what a driver must promise for it to be made.
+CALLS: dict[str, tuple[str, ...]] = {
+    "CreateVolume": (),
+    "ControllerPublishVolume": ("attach",),
+    "NodeStageVolume": ("stage",),
+    "NodePublishVolume": (),
+    "CreateSnapshot": ("snapshot",),
+    "ControllerExpandVolume": ("expand-controller", "expand-online"),
+    "NodeExpandVolume": ("expand-node", "expand-online"),
+    "NodeUnpublishVolume": (),
+    "NodeUnstageVolume": ("stage",),
+    "ControllerUnpublishVolume": ("attach",),
+    "DeleteSnapshot": ("snapshot",),
+    "DeleteVolume": (),
+}
+
+
+async def life(bench: Bench, method: str) -> None:
+    """From nothing to nothing; the parts that the method does not need are left out."""
+    node = bench.nodes[0]
+    volume = await bench.create()
+    path = await volume.up(node)
+    data = bench.payload()
+    await volume.write(path, data)
+    if "Snapshot" in method:
+        made = await snapshot(bench, volume)
+    if "Expand" in method and (await controller_grown(bench, volume, 2 * bench.size)):
+        await node_grown(bench, volume, node, 2 * bench.size)
+    await bench.same(volume, path, data, f"after {method} was disturbed")
+    await volume.down(node)
+    await bench.same(volume, await volume.up(node), data, f"after {method} was disturbed, when it came back")
+    await volume.down(node)
+    if "Snapshot" in method:
+        request = v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
+        await bench.controller.call("DeleteSnapshot", request)
+        bench.snapshots.remove(made.snapshot_id)
+    gone = volume.id
+    await volume.delete()
+    if bench.promises.has("list"):
+        demand(gone not in await listed(bench), f"{gone} is deleted and still listed", section="DeleteVolume")
+
+
+def alike(method: str, first: Message, second: Message) -> None:
+    """Raises Broken if two answers to one call contradict each other."""
+    told, again = _essence(method, first), _essence(method, second)
+    if told != again:
+        raise Broken(
+            f"{method} called twice with the same arguments is answered with {told}, then with {again}"
+        )
+
+
+def _essence(method: str, reply: Any) -> str:
+    if method == "CreateSnapshot":
+        copy = v1.CreateSnapshotResponse.FromString(reply.SerializeToString())
+        copy.snapshot.ClearField("ready_to_use")
+        copy.snapshot.ClearField("size_bytes")  # known when it is ready
+        reply = copy
+    if method in ("ControllerExpandVolume", "NodeExpandVolume"):
+        return f"capacity_bytes: {reply.capacity_bytes}"  # whether the node has work left may have changed
+    return " ".join(str(reply).split()) or "nothing"
+
+
+async def _repeated(remote: Remote, method: str, request: Message, when: str) -> Any:
+    try:
+        return await remote.settled(method, request)
+    except CallError as error:
+        raise Broken(f"{method} {when}: {error.code.name} ({error.message}), demanded is OK") from None
+
+
+def twice(bench: Bench) -> Around:
+    async def around(remote: Remote, method: str, request: Message) -> Any:
+        first = await remote.plain(method, request)
+        second = await _repeated(remote, method, request, "called again with the same arguments")
+        alike(method, first, second)
+        return second
+
+    return around
+
+
+def at_once(bench: Bench) -> Around:
+    async def around(remote: Remote, method: str, request: Message) -> Any:
+        calls = [remote.plain(method, request) for _ in range(SEVERAL)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, CallError):
+                demand(
+                    answer.code is Code.ABORTED,
+                    f"{SEVERAL} times {method} at once: {answer.code.name} ({answer.message}),"
+                    " allowed are OK and ABORTED",
+                )
+            elif isinstance(answer, BaseException):
+                raise answer
+        last = await _repeated(remote, method, request, f"after {SEVERAL} at once")
+        for answer in answers:
+            if not isinstance(answer, BaseException):
+                alike(method, answer, last)
+        return last
+
+    return around
+
+
+def briefly(bench: Bench) -> Around:
+    async def around(remote: Remote, method: str, request: Message) -> Any:
+        first = None
+        try:
+            first = await remote.plain(method, request, timeout=bench.random.uniform(0.001, 0.02))
+        except CallError as error:
+            demand(
+                error.code in (Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.UNAVAILABLE),
+                f"{method} with a short deadline: {error.code.name} ({error.message})",
+            )
+        last = await _repeated(remote, method, request, "repeated after its caller gave up")
+        if first is not None:
+            alike(method, first, last)
+        return last
+
+    return around
+
+
+def killed(bench: Bench) -> Around:
+    """At a moment that the seed chooses."""
+
+    async def around(remote: Remote, method: str, request: Message) -> Any:
+        call = asyncio.ensure_future(remote.plain(method, request))
+        await asyncio.wait({call}, timeout=bench.random.uniform(0.0, 0.03))
+        await remote.instance.kill()
+        first = (await asyncio.gather(call, return_exceptions=True))[0]
+        await remote.instance.start()
+        last = await _repeated(remote, method, request, "repeated after the driver was killed during it")
+        if isinstance(first, Message):
+            alike(method, first, last)
+        return last
+
+    return around
+
+
+def forgotten(bench: Bench) -> Around:
+    async def around(remote: Remote, method: str, request: Message) -> Any:
+        first = await remote.plain(method, request)
+        await remote.instance.restart()
+        last = await _repeated(remote, method, request, "repeated after the driver was killed and started")
+        alike(method, first, last)
+        return last
+
+    return around
+
+
+def _with(disturb: Callable[[Bench], Around], method: str) -> Body:
+    async def body(bench: Bench) -> None:
+        bench.around[method] = disturb(bench)
+        await life(bench, method)
+        demand(method not in bench.around, f"{method} was never called: its capability is named in vain")
+
+    return body
+
+
+for _method, _needs in CALLS.items():
+    case.add(
+        f"twice/{_method}",
+        _method,
+        "The same call with the same arguments again is OK, with the same answer.",
+        _with(twice, _method),
+        "create",
+        *_needs,
+    )
+for _method, _needs in CALLS.items():
+    case.add(
+        f"at once/{_method}",
+        "Concurrency",
+        "The same call several times at once: each is OK or ABORTED, and in the end it is done once.",
+        _with(at_once, _method),
+        "create",
+        *_needs,
+    )
+for _method, _needs in CALLS.items():
+    case.add(
+        f"given up/{_method}",
+        "Timeouts",
+        "A caller whose deadline has passed calls again, and finds it done or gets it done.",
+        _with(briefly, _method),
+        "create",
+        *_needs,
+    )
+for _method, _needs in CALLS.items():
+    case.add(
+        f"killed during/{_method}",
+        _method,
+        "A driver that is killed during the call, and started again, does it when it is asked again.",
+        _with(killed, _method),
+        "create",
+        *_needs,
+    )
+for _method, _needs in CALLS.items():
+    case.add(
+        f"killed after/{_method}",
+        _method,
+        "What was answered with OK holds, also for a driver that was killed and started again since.",
+        _with(forgotten, _method),
+        "create",
+        *_needs,
+    )

@@ -1,0 +1,149 @@
+"""A volume grows: in use or not, with its data, as often as it is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volplane.csi import v1
+from volplane.csi.outcome import Code
+from volplane.testing.bench import BLOCK, Bench, Remote
+from volplane.testing.case import Table, demand
+from volplane.testing.cases.controller import UNKNOWN
+from volplane.testing.volume import Volume
+
+case = Table()
+
+
+async def controller_grown(bench: Bench, volume: Volume, size: int) -> bool:
+    """Whether the node has to do something, too."""
+    if not bench.promises.has("expand-controller"):
+        return True
+    request = v1.ControllerExpandVolumeRequest(
+        volume_id=volume.id,
+        capacity_range={"required_bytes": size},
+        volume_capability=volume.capability,
+        secrets=bench.secrets,
+    )
+    reply = await bench.controller.call("ControllerExpandVolume", request)
+    demand(
+        reply.capacity_bytes >= size,
+        f"ControllerExpandVolume to {size} bytes is OK with {reply.capacity_bytes}",
+        section="ControllerExpandVolume",
+    )
+    return bool(reply.node_expansion_required)
+
+
+async def node_grown(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
+    if not bench.promises.has("expand-node"):
+        return
+    request = v1.NodeExpandVolumeRequest(
+        volume_id=volume.id,
+        volume_path=volume.target(node),
+        staging_target_path=volume.staging(node) if bench.promises.has("stage") else "",
+        capacity_range={"required_bytes": size},
+        volume_capability=volume.capability,
+        secrets=bench.secrets,
+    )
+    reply: Any = await node.call("NodeExpandVolume", request)
+    if reply.capacity_bytes:
+        demand(
+            reply.capacity_bytes >= size,
+            f"NodeExpandVolume to {size} bytes is OK with {reply.capacity_bytes}",
+            section="NodeExpandVolume",
+        )
+
+
+async def fills(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
+    path = volume.target(node)
+    if volume.block:
+        found, least = await bench.host.size_of(path), size
+    else:
+        found, least = (await bench.host.stats(path)).capacity, size * 9 // 10 - (64 << 20)
+    demand(found >= least, f"it was to grow to {size} bytes, the node finds {found}")
+
+
+@case(
+    "expand/online",
+    "ControllerExpandVolume",
+    "A volume in use grows, what is on it stays, and the node finds the new size.",
+    "create",
+    "expand-online",
+)
+async def online(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written, size = bench.payload(), 2 * bench.size
+    await volume.write(volume.target(node), written)
+    if await controller_grown(bench, volume, size):
+        await node_grown(bench, volume, node, size)
+    await fills(bench, volume, node, size)
+    await bench.same(volume, volume.target(node), written, "after the volume has grown in use")
+
+
+@case(
+    "expand/offline",
+    "ControllerExpandVolume",
+    "A volume that nobody uses grows, and has the new size and its data when it is used again.",
+    "create",
+    "expand",
+)
+async def offline(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written, size = bench.payload(), 2 * bench.size
+    await volume.write(volume.target(node), written)
+    await volume.down(node)
+    required = await controller_grown(bench, volume, size)
+    await volume.up(node)
+    if required:
+        await node_grown(bench, volume, node, size)
+    await fills(bench, volume, node, size)
+    await bench.same(volume, volume.target(node), written, "after the volume has grown out of use")
+
+
+@case(
+    "expand/block",
+    "ControllerExpandVolume",
+    "A raw device grows.",
+    "create",
+    "expand-online",
+)
+async def block(bench: Bench) -> None:
+    volume, node = await bench.published(capability=BLOCK), bench.nodes[0]
+    size = 2 * bench.size
+    if await controller_grown(bench, volume, size):
+        await node_grown(bench, volume, node, size)
+    await fills(bench, volume, node, size)
+
+
+@case(
+    "expand/not smaller",
+    "ControllerExpandVolume",
+    "A volume that is as large as is asked, or larger, is left as it is: OK with its size.",
+    "create",
+    "expand-controller",
+)
+async def not_smaller(bench: Bench) -> None:
+    volume = await bench.create()
+    await controller_grown(bench, volume, 2 * bench.size)
+    request = v1.ControllerExpandVolumeRequest(
+        volume_id=volume.id,
+        capacity_range={"required_bytes": bench.size},
+        volume_capability=volume.capability,
+        secrets=bench.secrets,
+    )
+    reply = await bench.controller.call("ControllerExpandVolume", request)
+    demand(reply.capacity_bytes >= 2 * bench.size, f"it has shrunk to {reply.capacity_bytes} bytes")
+
+
+@case(
+    "expand/unknown volume",
+    "ControllerExpandVolume Errors",
+    "A volume that does not exist is NOT_FOUND.",
+    "expand-controller",
+)
+async def unknown(bench: Bench) -> None:
+    request = v1.ControllerExpandVolumeRequest(
+        volume_id=UNKNOWN, capacity_range={"required_bytes": bench.size}, secrets=bench.secrets
+    )
+    await bench.refused(
+        (Code.NOT_FOUND,), bench.controller, "ControllerExpandVolume", request, "of an unknown volume"
+    )

@@ -1,0 +1,121 @@
+"""After a whole life of a volume nothing of it is left: no mount, device, file, process, volume, snapshot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from volplane.csi import v1
+from volplane.testing.bench import BLOCK, Bench, mounted_below
+from volplane.testing.case import NotPromised, Table, demand
+from volplane.testing.cases.controller import listed
+from volplane.testing.cases.disturbed import life
+
+case = Table()
+
+
+async def _lives(bench: Bench) -> None:
+    await life(bench, "CreateSnapshot" if bench.promises.has("snapshot") else "")
+    try:
+        volume = await bench.published(capability=BLOCK)
+    except NotPromised:
+        return
+    await volume.gone(bench.nodes[0])
+
+
+@case("leaks/mounts", "NodeUnstageVolume", "What was mounted for a volume is unmounted with it.", "create")
+async def mounts(bench: Bench) -> None:
+    before = {t for node in bench.nodes for t in mounted_below(str(node.root))}
+    await _lives(bench)
+    left = sorted({t for node in bench.nodes for t in mounted_below(str(node.root))} - before)
+    demand(not left, f"still mounted after the volume is gone: {', '.join(left)}")
+
+
+@case(
+    "leaks/loop devices",
+    "NodeUnpublishVolume",
+    "A loop device that was made for a volume is given back with it.",
+    "create",
+)
+async def loops(bench: Bench) -> None:
+    place = str(bench.directory)
+    before = {device for device, file in (await bench.host.loops()).items() if file.startswith(place)}
+    await _lives(bench)
+    now = {device: file for device, file in (await bench.host.loops()).items() if file.startswith(place)}
+    left = sorted(f"{device} ({file})" for device, file in now.items() if device not in before)
+    demand(not left, f"still bound after the volume is gone: {', '.join(left)}")
+
+
+@case(
+    "leaks/files",
+    "NodeUnpublishVolume",
+    "What the driver has made at its targets it removes; the staging directory is as empty as it was.",
+    "create",
+)
+async def files(bench: Bench) -> None:
+    before = set(_files(bench))
+    await _lives(bench)
+    left = sorted(set(_files(bench)) - before)
+    demand(not left, f"still there after the volume is gone: {', '.join(left[:5])}")
+
+
+def _files(bench: Bench) -> Iterator[str]:
+    """Below the places that are the caller's: not the driver's own state."""
+    for node in bench.nodes:
+        for part in ("pods", "plugins"):
+            for directory, _, names in os.walk(node.root / part):
+                yield from (os.path.join(directory, name) for name in names)
+                if os.path.basename(directory) in ("mount", "dev"):
+                    yield directory
+
+
+@case(
+    "leaks/processes",
+    "Supervised Lifecycle Management",
+    "A driver ends what it has started for a volume.",
+    "create",
+)
+async def processes(bench: Bench) -> None:
+    before = {instance.name: instance.children() for instance in bench.instances}
+    await _lives(bench)
+    for instance in bench.instances:
+        now = instance.children()
+        demand(
+            now <= before[instance.name],
+            f"{instance.name} has {now} processes, {before[instance.name]} before",
+        )
+
+
+@case("leaks/volumes", "DeleteVolume", "A deleted volume is not listed any more.", "create", "list")
+async def volumes(bench: Bench) -> None:
+    before = set(await listed(bench))
+    await _lives(bench)
+    left = sorted(set(await listed(bench)) - before)
+    demand(not left, f"still listed: {', '.join(left)}")
+
+
+@case(
+    "leaks/snapshots",
+    "DeleteSnapshot",
+    "A deleted snapshot is not listed any more.",
+    "create",
+    "snapshot",
+    "list-snapshots",
+)
+async def snapshots(bench: Bench) -> None:
+    before = await _snapshots(bench)
+    await _lives(bench)
+    left = sorted(await _snapshots(bench) - before)
+    demand(not left, f"still listed: {', '.join(left)}")
+
+
+async def _snapshots(bench: Bench) -> set[str]:
+    found: set[str] = set()
+    token = ""
+    while True:
+        request = v1.ListSnapshotsRequest(starting_token=token, secrets=bench.secrets)
+        reply = await bench.controller.call("ListSnapshots", request)
+        found |= {entry.snapshot.snapshot_id for entry in reply.entries}
+        token = reply.next_token
+        if not token:
+            return found

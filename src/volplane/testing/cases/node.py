@@ -1,0 +1,331 @@
+"""A volume on a node: staged, published, shared, written to, measured, and gone again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+
+from volplane.csi import convert, v1
+from volplane.csi.outcome import CallError, Code
+from volplane.testing.bench import BLOCK, WRITER, Bench, Mode, Remote
+from volplane.testing.case import Broken, Table, demand
+from volplane.testing.cases.controller import UNKNOWN
+from volplane.testing.volume import Volume
+
+case = Table()
+
+
+@case(
+    "publish/data",
+    "NodePublishVolume",
+    "What is written through a target is read through it, and through the next one.",
+    "create",
+)
+async def data(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written = bench.payload(4 << 20)
+    await volume.write(volume.target(node), written)
+    await bench.same(volume, volume.target(node), written, "right after it was written")
+    await volume.unpublish(node)
+    await bench.same(volume, await volume.publish(node, "b"), written, "at a second target after the first")
+
+
+@case(
+    "publish/two pods of one node",
+    "Kubernetes: pods of a node share a ReadWriteOnce volume",
+    "A volume that is published is published at a second target of the node too, and both show the same.",
+    "create",
+)
+async def share(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    second = await volume.publish(node, "b")
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    await bench.same(volume, second, written, "at the second of two targets")
+    await volume.unpublish(node)
+    await bench.same(volume, second, written, "at the second target when the first is gone")
+
+
+@case(
+    "publish/one pod only",
+    "NodePublishVolume Errors",
+    "A volume for a single writer that has its target is refused for another one: FAILED_PRECONDITION.",
+    "create",
+    "single-writer",
+)
+async def single_writer(bench: Bench) -> None:
+    capability = convert.capability(Mode.SINGLE_NODE_SINGLE_WRITER)
+    volume, node = await bench.published(capability=capability), bench.nodes[0]
+    target = volume.target(node, "b")
+    request = volume.mount_request(node, target)
+    volume.targets[target] = node
+    await bench.refused((Code.FAILED_PRECONDITION,), node, "NodePublishVolume", request, "at a second target")
+
+
+@case(
+    "publish/read-only",
+    "NodePublishVolume",
+    "A target that is asked for with `readonly` shows the data and cannot be written to.",
+    "create",
+)
+async def readonly(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    await volume.unpublish(node)
+    path = await volume.publish(node, "b", readonly=True)
+    await bench.same(volume, path, written, "at a read-only target")
+    try:
+        await volume.write(path, b"no", "other")
+    except OSError as error:
+        demand(error.errno in (errno.EROFS, errno.EACCES, errno.EPERM), f"writing fails, but with {error}")
+    else:
+        raise Broken(f"{path} is published with readonly, and a file could be written there")
+
+
+@case(
+    "publish/target is removed",
+    "NodeUnpublishVolume",
+    "The driver has made the target, and deletes it when the volume leaves it.",
+    "create",
+)
+async def target_is_removed(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    target = volume.target(node)
+    await volume.unpublish(node)
+    demand(not await bench.host.is_mount(target), f"{target} is still a mount", section="NodeUnpublishVolume")
+    demand(not await bench.host.call(os.path.lexists, target), f"{target} is still there")
+
+
+@case(
+    "publish/never published",
+    "NodeUnpublishVolume",
+    "A target at which the volume is not has none: OK.",
+    "create",
+)
+async def never_published(bench: Bench) -> None:
+    volume, node = await bench.create(), bench.nodes[0]
+    await volume.unpublish(node)
+
+
+@case(
+    "publish/unknown volume",
+    "NodePublishVolume Errors",
+    "A volume that does not exist is NOT_FOUND.",
+    "create",
+)
+async def unknown_volume(bench: Bench) -> None:
+    node = bench.nodes[0]
+    volume = Volume(bench, bench.wanted(bench.fresh()), WRITER)
+    volume.made = v1.Volume(volume_id=UNKNOWN)
+    request = volume.mount_request(node, volume.target(node))
+    # What was never staged is a wrong order too, and a driver may look at that first.
+    codes = (Code.NOT_FOUND, Code.FAILED_PRECONDITION) if bench.promises.has("stage") else (Code.NOT_FOUND,)
+    await bench.refused(codes, node, "NodePublishVolume", request, "of an unknown volume")
+
+
+@case(
+    "publish/before stage",
+    "NodePublishVolume Errors",
+    "A driver that stages volumes refuses a publish without a staging path: FAILED_PRECONDITION.",
+    "create",
+    "stage",
+)
+async def before_stage(bench: Bench) -> None:
+    volume, node = await bench.create(), bench.nodes[0]
+    await volume.attach(node)
+    target = volume.target(node)
+    request = volume.mount_request(node, target)
+    request.staging_target_path = ""
+    volume.targets[target] = node
+    # An argument that is missing is INVALID_ARGUMENT by the general rule: both are said in the specification.
+    codes = (Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
+    await bench.refused(codes, node, "NodePublishVolume", request, "without a staging path")
+
+
+@case(
+    "publish/missing arguments",
+    "Error Scheme",
+    "A required field that is missing is INVALID_ARGUMENT.",
+    "create",
+)
+async def missing_arguments(bench: Bench) -> None:
+    volume, node = await bench.create(), bench.nodes[0]
+    code = (Code.INVALID_ARGUMENT,)
+    for field in ("volume_id", "target_path", "volume_capability"):
+        request = volume.mount_request(node, volume.target(node))
+        request.ClearField(field)
+        await bench.refused(code, node, "NodePublishVolume", request, f"without {field}")
+    for field in ("volume_id", "target_path"):
+        undo = v1.NodeUnpublishVolumeRequest(volume_id=volume.id, target_path=volume.target(node))
+        undo.ClearField(field)
+        await bench.refused(code, node, "NodeUnpublishVolume", undo, f"without {field}")
+
+
+@case(
+    "stage/unknown volume",
+    "NodeStageVolume Errors",
+    "A volume that does not exist is NOT_FOUND.",
+    "stage",
+)
+async def stage_unknown(bench: Bench) -> None:
+    node = bench.nodes[0]
+    volume = Volume(bench, bench.wanted(bench.fresh()), WRITER)
+    volume.made = v1.Volume(volume_id=UNKNOWN)
+    request = volume.stage_request(node)
+    await bench.refused((Code.NOT_FOUND,), node, "NodeStageVolume", request, "of an unknown volume")
+
+
+@case(
+    "stage/missing arguments",
+    "Error Scheme",
+    "A required field that is missing is INVALID_ARGUMENT.",
+    "stage",
+    "create",
+)
+async def stage_missing(bench: Bench) -> None:
+    volume, node = await bench.create(), bench.nodes[0]
+    code = (Code.INVALID_ARGUMENT,)
+    for field in ("volume_id", "staging_target_path", "volume_capability"):
+        request = volume.stage_request(node)
+        request.ClearField(field)
+        await bench.refused(code, node, "NodeStageVolume", request, f"without {field}")
+
+
+@case(
+    "stage/never staged",
+    "NodeUnstageVolume",
+    "A path at which the volume is not staged has none: OK.",
+    "stage",
+    "create",
+)
+async def never_staged(bench: Bench) -> None:
+    volume, node = await bench.create(), bench.nodes[0]
+    await volume.unstage(node)
+
+
+@case(
+    "stage/keeps the data",
+    "NodeUnstageVolume",
+    "A volume that leaves its node and comes back has its data: unstage takes it off the path, and no more.",
+    "create",
+)
+async def keeps_data(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    for _ in range(2):
+        await volume.down(node)
+        await bench.same(volume, await volume.up(node), written, "after unstage and stage")
+
+
+@case(
+    "stage/path is left",
+    "NodeUnstageVolume",
+    "Nothing is mounted at the staging path any more.",
+    "stage",
+    "create",
+)
+async def path_is_left(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    staging = volume.staging(node)
+    await volume.unpublish(node)
+    await volume.unstage(node)
+    left = [e.target for e in await bench.host.mounts() if e.target.startswith(staging)]
+    demand(not left, f"after NodeUnstageVolume {left} is still mounted")
+
+
+@case(
+    "block/data",
+    "NodePublishVolume",
+    "A raw device keeps what is written to it, at the next target and after it was unstaged.",
+    "create",
+)
+async def block(bench: Bench) -> None:
+    volume, node = await bench.published(capability=BLOCK), bench.nodes[0]
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    await bench.same(volume, volume.target(node), written, "on the device")
+    await volume.down(node)
+    await bench.same(volume, await volume.up(node), written, "on the device, when it came back")
+
+
+@case(
+    "stats/usage",
+    "NodeGetVolumeStats",
+    "Bytes (and inodes) of a published volume: a total, and used and available that fit into it.",
+    "stats",
+    "create",
+)
+async def stats(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    await volume.write(volume.target(node), bench.payload())
+    reply = await _stats(node, volume, volume.target(node))
+    demand(reply.usage, "no usage is told")
+    for usage in reply.usage:
+        unit = v1.VolumeUsage.Unit.Name(usage.unit)
+        demand(usage.unit != v1.VolumeUsage.UNKNOWN, "a usage has no unit")
+        demand(usage.total > 0, f"the total of {unit} is {usage.total}")
+        fits = 0 <= usage.used <= usage.total and 0 <= usage.available <= usage.total
+        demand(fits, f"{unit}: {usage.used} used, {usage.available} available, {usage.total} in all")
+
+
+@case(
+    "stats/unknown path",
+    "NodeGetVolumeStats Errors",
+    "A path at which the volume is not is NOT_FOUND.",
+    "stats",
+    "create",
+)
+async def stats_unknown(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    request = v1.NodeGetVolumeStatsRequest(volume_id=volume.id, volume_path=str(node.root / "nowhere"))
+    await bench.refused((Code.NOT_FOUND,), node, "NodeGetVolumeStats", request, "of a path that is not there")
+
+
+async def _stats(node: Remote, volume: Volume, path: str) -> v1.NodeGetVolumeStatsResponse:
+    request = v1.NodeGetVolumeStatsRequest(
+        volume_id=volume.id, volume_path=path, staging_target_path=volume.staging(node)
+    )
+    reply: v1.NodeGetVolumeStatsResponse = await node.call("NodeGetVolumeStats", request)
+    return reply
+
+
+@case(
+    "publish/mount group",
+    "NodeStageVolume",
+    "With VOLUME_MOUNT_GROUP the volume's files belong to the group that is asked for.",
+    "mount-group",
+    "create",
+)
+async def mount_group(bench: Bench) -> None:
+    capability = convert.capability(Mode.SINGLE_NODE_WRITER, group="4711")
+    volume = await bench.published(capability=capability)
+    found = os.stat(volume.target(bench.nodes[0])).st_gid
+    demand(found == 4711, f"group 4711 is asked for, the volume's root belongs to {found}")
+
+
+@case(
+    "publish/many volumes at once",
+    "Concurrency",
+    "Calls for different volumes do not disturb each other.",
+    "create",
+)
+async def many(bench: Bench) -> None:
+    node = bench.nodes[0]
+
+    async def live(number: int) -> None:
+        volume = await bench.create()
+        path = await volume.up(node)
+        written = f"volume {number}".encode() * 1000
+        await volume.write(path, written)
+        await bench.same(volume, path, written, "with five others at the same time")
+        await volume.gone(node)
+
+    answers = await asyncio.gather(*(live(number) for number in range(6)), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, CallError):
+            raise Broken(f"six volumes at once, each by itself: {answer}")
+        if isinstance(answer, BaseException):
+            raise answer

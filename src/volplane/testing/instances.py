@@ -1,0 +1,132 @@
+"""The driver's processes: started as the author starts them, killed as the field kills them.
+
+A driver that serves everything on one socket runs once per node, and the first of them is also the
+controller. Whoever has two commands runs its controller by itself. A killed one is started again with the
+same words, the same node and the same socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from volplane.cluster.guest.command import FIELDS, MODE, filled
+from volplane.cluster.guest.model import Command
+from volplane.csi.client import Channel
+from volplane.host import Host
+from volplane.host.processes import Process
+
+START = 60.0  # seconds a driver gets until its socket takes connections
+LAST_WORDS = 4000  # characters of its log
+
+
+class CannotStart(Exception):
+    """The driver does not come up; says what it said."""
+
+
+class Instance:
+    """One process of the driver."""
+
+    def __init__(self, name: str, command: Command, directory: Path, host: Host, *, mode: str) -> None:
+        self.name, self.root = name, directory / name
+        self.socket = str(self.root / "csi.sock")
+        self.log = str(directory / f"{name}.log")
+        self.channel = Channel(self.socket, component="test-driver")
+        self.starts = 0
+        self._command, self._host = command, host
+        self._state, self._shared = self.root / "state", directory / "shared"
+        self._values = {
+            **dict.fromkeys(FIELDS, name),
+            "NODE_IP": "127.0.0.1",
+            "POD_IP": "127.0.0.1",
+            "CSI_ENDPOINT": f"unix://{self.socket}",
+            "CSI_SOCKET": self.socket,
+            "STATE_DIR": str(self._state),
+            "SHARED_DIR": str(self._shared),
+            MODE: mode,
+        }
+        self._process: Process | None = None
+
+    async def start(self) -> None:
+        """Until it takes connections. Raises CannotStart."""
+        # The socket of a killed one stays, as it does in the field: the driver has to cope with it.
+        for directory in (self.root, self._state, self._shared):
+            directory.mkdir(parents=True, exist_ok=True)
+        argv = [filled(word, self._values) for word in self._command.argv]
+        own = {name: filled(value, self._values) for name, value in self._command.env.items()}
+        script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
+        env = {**os.environ, **self._values, **own}
+        self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
+        self.starts += 1
+        ready = asyncio.ensure_future(self.channel.ready(START))
+        ended = asyncio.ensure_future(self._process.wait())
+        try:
+            await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                raise CannotStart(f"{self.name}: the driver ended with code {ended.result()}: {self.words()}")
+            await ready
+        except TimeoutError:
+            text = f"{self.name}: nothing listens at {self.socket} after {START:g} s"
+            raise CannotStart(f"{text}: {self.words()}") from None
+        finally:
+            ready.cancel()
+            ended.cancel()
+            await asyncio.gather(ready, ended, return_exceptions=True)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.running
+
+    async def kill(self) -> None:
+        """kill -9, of the process and what it has started in its session; its mounts stay."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+            self._process = None
+
+    async def restart(self) -> None:
+        await self.kill()
+        await self.start()
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Asked first, then killed."""
+        if self._process is not None and self._process.running:
+            with suppress(ProcessLookupError, TimeoutError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+                async with asyncio.timeout(grace):
+                    await self._process.wait()
+        await self.kill()
+        await self.channel.close()
+
+    def children(self) -> int:
+        """How many processes its session has beside itself."""
+        return len(_session(self._process.pid)) - 1 if self._process is not None else 0
+
+    def logged(self) -> int:
+        """How much it has logged, in bytes."""
+        return os.path.getsize(self.log) if os.path.exists(self.log) else 0
+
+    def words(self, most: int = LAST_WORDS, since: int = 0) -> str:
+        """The end of what it has logged."""
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(max(since, self.logged() - most))
+                return file.read().decode(errors="replace").strip()
+        except FileNotFoundError:
+            return ""
+
+
+def _session(leader: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError), open(f"/proc/{entry}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+                if int(fields[3]) == leader and fields[0] not in "ZX":
+                    found.append(int(entry))
+    return found

@@ -1,0 +1,117 @@
+"""What a driver promises: its own answers about itself, under the names that cases need them by."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from volplane.csi import v1
+from volplane.csi.client import Caller
+from volplane.csi.outcome import CallError, Code
+
+# What a need is called in words, for the reason of a case that is skipped.
+WORDS = {
+    "controller": "it has no controller service",
+    "create": "CREATE_DELETE_VOLUME is not among its controller capabilities",
+    "attach": "PUBLISH_UNPUBLISH_VOLUME is not among its controller capabilities",
+    "attach-readonly": "PUBLISH_READONLY is not among its controller capabilities",
+    "list": "LIST_VOLUMES is not among its controller capabilities",
+    "get": "GET_VOLUME is not among its controller capabilities",
+    "capacity": "GET_CAPACITY is not among its controller capabilities",
+    "snapshot": "CREATE_DELETE_SNAPSHOT is not among its controller capabilities",
+    "list-snapshots": "LIST_SNAPSHOTS is not among its controller capabilities",
+    "clone": "CLONE_VOLUME is not among its controller capabilities",
+    "expand": "EXPAND_VOLUME is not among its controller or node capabilities",
+    "expand-controller": "EXPAND_VOLUME is not among its controller capabilities",
+    "expand-online": "its plugin capabilities do not say that it expands volumes in use (ONLINE)",
+    "expand-node": "EXPAND_VOLUME is not among its node capabilities",
+    "modify": "MODIFY_VOLUME is not among its controller capabilities",
+    "stage": "STAGE_UNSTAGE_VOLUME is not among its node capabilities",
+    "stats": "GET_VOLUME_STATS is not among its node capabilities",
+    "condition": "VOLUME_CONDITION is not among its node capabilities",
+    "mount-group": "VOLUME_MOUNT_GROUP is not among its node capabilities",
+    "single-writer": "SINGLE_NODE_MULTI_WRITER is not among its capabilities",
+    "topology": "VOLUME_ACCESSIBILITY_CONSTRAINTS is not among its plugin capabilities",
+    "secrets": "no secrets were given (--secret)",
+    "nodes": "it runs on one node only",
+    "inline": "it has no volumes that live and die with a pod (Ephemeral)",
+}
+
+
+class Promises(Struct):
+    name: str = ""
+    version: str = ""
+    plugin: set[str] = set()
+    controller: set[str] = set()
+    node: set[str] = set()
+    expansion: str = ""  # ONLINE, OFFLINE
+    more: set[str] = set()  # what is known from elsewhere: secrets, nodes, inline
+
+    def has(self, need: str) -> bool:
+        return need in self.all()
+
+    def all(self) -> set[str]:
+        c, n, p = self.controller, self.node, self.plugin
+        found = {
+            "controller": "CONTROLLER_SERVICE" in p,
+            "create": "CREATE_DELETE_VOLUME" in c,
+            "attach": "PUBLISH_UNPUBLISH_VOLUME" in c,
+            "attach-readonly": "PUBLISH_READONLY" in c,
+            "list": "LIST_VOLUMES" in c,
+            "get": "GET_VOLUME" in c,
+            "capacity": "GET_CAPACITY" in c,
+            "snapshot": "CREATE_DELETE_SNAPSHOT" in c,
+            "list-snapshots": "LIST_SNAPSHOTS" in c,
+            "clone": "CLONE_VOLUME" in c,
+            "expand": "EXPAND_VOLUME" in c | n,
+            "expand-controller": "EXPAND_VOLUME" in c,
+            "expand-online": self.expansion == "ONLINE" and "EXPAND_VOLUME" in c | n,
+            "expand-node": "EXPAND_VOLUME" in n,
+            "modify": "MODIFY_VOLUME" in c,
+            "stage": "STAGE_UNSTAGE_VOLUME" in n,
+            "stats": "GET_VOLUME_STATS" in n,
+            "condition": "VOLUME_CONDITION" in n,
+            "mount-group": "VOLUME_MOUNT_GROUP" in n,
+            "single-writer": "SINGLE_NODE_MULTI_WRITER" in c and "SINGLE_NODE_MULTI_WRITER" in n,
+            "topology": "VOLUME_ACCESSIBILITY_CONSTRAINTS" in p,
+        }
+        return {need for need, holds in found.items() if holds} | self.more
+
+    def missing(self, needs: tuple[str, ...]) -> str:
+        """Why a case cannot be run; nothing if it can."""
+        there = self.all()
+        return next((WORDS.get(need, need) for need in needs if need not in there), "")
+
+
+async def ask(controller: Caller, node: Caller, *, timeout: float) -> Promises:
+    """Raises CallError of a driver that does not even say what it is."""
+    info = await node.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=timeout)
+    made = Promises(name=info.name, version=info.vendor_version)
+    plugin = await controller.call(
+        "GetPluginCapabilities", v1.GetPluginCapabilitiesRequest(), timeout=timeout
+    )
+    for one in plugin.capabilities:
+        if one.HasField("service"):
+            made.plugin.add(v1.PluginCapability.Service.Type.Name(one.service.type))
+        elif one.HasField("volume_expansion"):
+            made.expansion = v1.PluginCapability.VolumeExpansion.Type.Name(one.volume_expansion.type)
+    if "CONTROLLER_SERVICE" in made.plugin:
+        request = v1.ControllerGetCapabilitiesRequest()
+        reply = await controller.call("ControllerGetCapabilities", request, timeout=timeout)
+        kinds = v1.ControllerServiceCapability.RPC.Type
+        made.controller = {_name(kinds, one.rpc.type) for one in reply.capabilities}
+    try:
+        reply = await node.call("NodeGetCapabilities", v1.NodeGetCapabilitiesRequest(), timeout=timeout)
+    except CallError as error:
+        if error.code is not Code.UNIMPLEMENTED:
+            raise
+    else:
+        made.node = {_name(v1.NodeServiceCapability.RPC.Type, one.rpc.type) for one in reply.capabilities}
+    return made
+
+
+def _name(kinds: object, number: int) -> str:
+    """A capability newer than the messages we know is only a number."""
+    try:
+        return str(kinds.Name(number))  # type: ignore[attr-defined]
+    except ValueError:
+        return str(number)

@@ -1,0 +1,165 @@
+"""Runs cases one after the other and keeps what is needed to understand the failed ones.
+
+A case gets its own stream of random numbers, by the seed and its name, so that it does the same alone as among
+all others. The calls it made, and the end of the driver's logs, go with its result. A driver that does not
+answer any more is killed and started again before the next case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from random import Random
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from volplane.csi.outcome import CallError
+from volplane.csi.services import METHODS
+from volplane.csi.tap import Call, Tap
+from volplane.testing.case import SPEC, Broken, Case, NotPromised
+from volplane.testing.instances import CannotStart
+from volplane.testing.promises import Promises
+
+CLEANING = 120.0  # seconds
+
+
+class Verdict(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Result(Struct):
+    name: str
+    section: str
+    demands: str
+    verdict: Verdict
+    reason: str = ""
+    seconds: float = 0.0
+    round: int = 1
+    calls: list[Call] = []
+    logs: dict[str, str] = {}  # by instance; of failed cases
+    began: float = 0.0  # time.monotonic, to which the calls' times refer
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    focus: str = ""
+    skip: str = ""
+    seed: int = 0
+    repeat: int = 1
+    timeout: float = 60.0  # seconds for one case
+
+
+class World(Protocol):
+    """Where cases run."""
+
+    promises: Promises
+    tap: Tap
+    random: Random
+
+    async def clean(self) -> list[str]: ...
+
+    async def revive(self) -> None: ...
+
+    def marks(self) -> dict[str, int]: ...
+
+    def logs(self, since: dict[str, int]) -> dict[str, str]: ...
+
+
+def chosen(cases: Iterable[Case], focus: str, skip: str) -> list[Case]:
+    """By their names. Raises re.error."""
+    wanted, unwanted = re.compile(focus or ""), re.compile(skip) if skip else None
+    return [c for c in cases if wanted.search(c.name) and not (unwanted and unwanted.search(c.name))]
+
+
+async def run(
+    world: World, cases: Sequence[Case], settings: Settings, told: Callable[[Result], None], round: int = 1
+) -> list[Result]:
+    found = []
+    for case in cases:
+        result = await judged(world, case, settings, round)
+        told(result)
+        found.append(result)
+    return found
+
+
+async def judged(world: World, case: Case, settings: Settings, round: int = 1) -> Result:
+    result = Result(case.name, case.section, case.demands, Verdict.PASSED, round=round)
+    if missing := world.promises.missing(case.needs):
+        result.verdict, result.reason = Verdict.SKIPPED, f"not promised: {missing}"
+        return result
+    world.random = Random(f"{settings.seed}/{case.name}/{round}")
+    first, marks = len(world.tap.calls), world.marks()
+    result.began = time.monotonic()
+    await _tried(world, case, settings, result, first)
+    await _cleaned(world, result)
+    result.seconds = time.monotonic() - result.began
+    if result.verdict is Verdict.FAILED:
+        result.calls = world.tap.calls[first:]
+        result.logs = world.logs(marks)
+    return result
+
+
+async def _tried(world: World, case: Case, settings: Settings, result: Result, first: int) -> None:
+    try:
+        async with asyncio.timeout(settings.timeout):
+            await case.run(world)
+    except NotPromised as reason:
+        result.verdict, result.reason = Verdict.SKIPPED, f"not promised: {reason}"
+    except Broken as error:
+        _fail(result, str(error), error.section)
+    except CallError as error:
+        _fail(result, *_of_call(error, world.tap.calls[first:]))
+    except TimeoutError:
+        _fail(result, _unanswered(settings.timeout, world.tap.calls[first:]))
+        await world.revive()
+    except CannotStart as error:
+        _fail(result, f"the driver does not start again: {error}", f"{SPEC}: Supervised Lifecycle Management")
+        await world.revive()
+    except Exception as error:
+        _fail(result, f"{type(error).__name__}: {error}")
+
+
+async def _cleaned(world: World, result: Result) -> None:
+    try:
+        async with asyncio.timeout(CLEANING):
+            problems = await world.clean()
+    except (TimeoutError, CannotStart) as error:
+        problems = [f"cleaning up does not come to an end {error}".rstrip()]
+        await world.revive()
+    if problems and result.verdict is not Verdict.FAILED:
+        _fail(result, f"what the case has made cannot be removed: {'; '.join(problems)}")
+
+
+def _fail(result: Result, reason: str, section: str = "") -> None:
+    result.verdict, result.reason = Verdict.FAILED, reason
+    result.section = section or result.section
+
+
+def _of_call(error: CallError, calls: Sequence[Call]) -> tuple[str, str]:
+    """A call that was to be OK: its own section of the specification counts."""
+    for call in reversed(calls):
+        if call.message == error.message and call.code == error.code.name:
+            reason = f"{call.method}: {error.code.name} ({error.message}), demanded is OK"
+            return reason, f"{SPEC}: {call.method}" if METHODS[call.method].service.startswith("csi.") else ""
+    return str(error), ""
+
+
+def _unanswered(timeout: float, calls: Sequence[Call]) -> str:
+    # A call that is given up with the case is ended by us, at the case's own end.
+    open_ = [c for c in calls if not c.end or c.code == "CANCELLED"]
+    if not open_:
+        return f"not at its end after {timeout:g} s"
+    named = ", ".join(dict.fromkeys(f"{c.method}" for c in open_))
+    return f"not at its end after {timeout:g} s: no answer to {named}"
+
+
+def summary(results: Iterable[Result]) -> dict[str, int]:
+    counts: dict[str, Any] = dict.fromkeys(Verdict, 0)
+    for result in results:
+        counts[result.verdict] += 1
+    return {str(verdict): count for verdict, count in counts.items()}

@@ -1,0 +1,240 @@
+"""A volume under test: its life in calls, and where it is at each moment.
+
+Paths are those that a kubelet would choose, below the node's directory. The caller makes the staging
+directory and the target's parent, the driver the target itself, as the specification divides it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from volplane.csi import v1
+from volplane.csi.outcome import CallError, Code
+
+if TYPE_CHECKING:
+    from volplane.testing.bench import Bench, Remote
+
+BLOCK_OFFSET = 1 << 20  # where data goes on a raw device
+
+
+class Volume:
+    def __init__(
+        self, bench: Bench, request: v1.CreateVolumeRequest, capability: v1.VolumeCapability
+    ) -> None:
+        self.bench, self.request, self.capability = bench, request, capability
+        self.made = v1.Volume()
+        self.attached: dict[str, tuple[Remote, dict[str, str]]] = {}
+        self.staged: dict[str, Remote] = {}  # by path
+        self.targets: dict[str, Remote] = {}
+        self.deleted = False
+
+    @property
+    def id(self) -> str:
+        return self.made.volume_id
+
+    @property
+    def block(self) -> bool:
+        return self.capability.HasField("block")
+
+    # --- requests
+
+    def publish_request(self, node: Remote, *, readonly: bool = False) -> v1.ControllerPublishVolumeRequest:
+        return v1.ControllerPublishVolumeRequest(
+            volume_id=self.id,
+            node_id=node.id,
+            volume_capability=self.capability,
+            readonly=readonly,
+            secrets=self.bench.secrets,
+            volume_context=self.made.volume_context,
+        )
+
+    def stage_request(self, node: Remote) -> v1.NodeStageVolumeRequest:
+        return v1.NodeStageVolumeRequest(
+            volume_id=self.id,
+            publish_context=self.context(node),
+            staging_target_path=self.staging(node),
+            volume_capability=self.capability,
+            secrets=self.bench.secrets,
+            volume_context=self.made.volume_context,
+        )
+
+    def mount_request(
+        self, node: Remote, target: str, *, readonly: bool = False
+    ) -> v1.NodePublishVolumeRequest:
+        return v1.NodePublishVolumeRequest(
+            volume_id=self.id,
+            publish_context=self.context(node),
+            staging_target_path=self.staging(node) if self.bench.promises.has("stage") else "",
+            target_path=target,
+            volume_capability=self.capability,
+            readonly=readonly,
+            secrets=self.bench.secrets,
+            volume_context=self.made.volume_context,
+        )
+
+    def context(self, node: Remote) -> dict[str, str]:
+        return self.attached[node.id][1] if node.id in self.attached else {}
+
+    def staging(self, node: Remote) -> str:
+        """As a kubelet lays it out; the directory of a raw device differs, but not in what it is for."""
+        name = hashlib.sha256((self.id or self.request.name).encode()).hexdigest()
+        parts = ("plugins", "kubernetes.io", "csi", self.bench.promises.name, name, "globalmount")
+        path = node.root.joinpath(*parts)
+        path.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
+    def target(self, node: Remote, pod: str = "a") -> str:
+        name = "dev" if self.block else "mount"
+        parts = ("pods", pod, "volumes", "kubernetes.io~csi", self.request.name, name)
+        path = node.root.joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
+    # --- forward
+
+    async def create(self) -> v1.Volume:
+        reply = await self.bench.controller.call("CreateVolume", self.request)
+        self.made = reply.volume
+        return self.made
+
+    async def attach(self, node: Remote, *, readonly: bool = False) -> dict[str, str]:
+        if not self.bench.promises.has("attach"):
+            return {}
+        request = self.publish_request(node, readonly=readonly)
+        self.attached.setdefault(node.id, (node, {}))
+        reply = await self.bench.controller.call("ControllerPublishVolume", request)
+        self.attached[node.id] = (node, dict(reply.publish_context))
+        return dict(reply.publish_context)
+
+    async def stage(self, node: Remote) -> None:
+        if self.bench.promises.has("stage"):
+            request = self.stage_request(node)
+            self.staged[request.staging_target_path] = node
+            await node.call("NodeStageVolume", request)
+
+    async def publish(self, node: Remote, pod: str = "a", *, readonly: bool = False) -> str:
+        """The path at which the pod would see it."""
+        target = self.target(node, pod)
+        self.targets[target] = node
+        await node.call("NodePublishVolume", self.mount_request(node, target, readonly=readonly))
+        return target
+
+    async def up(self, node: Remote) -> str:
+        await self.attach(node)
+        await self.stage(node)
+        return await self.publish(node)
+
+    # --- back
+
+    async def unpublish(self, node: Remote, pod: str = "a") -> None:
+        await self._unpublish(node, self.target(node, pod))
+
+    async def _unpublish(self, node: Remote, target: str) -> None:
+        request = v1.NodeUnpublishVolumeRequest(volume_id=self.id, target_path=target)
+        await node.call("NodeUnpublishVolume", request)
+        self.targets.pop(target, None)
+
+    async def unstage(self, node: Remote) -> None:
+        await self._unstage(node, self.staging(node))
+
+    async def _unstage(self, node: Remote, path: str) -> None:
+        if self.bench.promises.has("stage"):
+            request = v1.NodeUnstageVolumeRequest(volume_id=self.id, staging_target_path=path)
+            await node.call("NodeUnstageVolume", request)
+            self.staged.pop(path, None)
+
+    async def detach(self, node: Remote) -> None:
+        if self.bench.promises.has("attach"):
+            request = v1.ControllerUnpublishVolumeRequest(
+                volume_id=self.id, node_id=node.id, secrets=self.bench.secrets
+            )
+            await self.bench.controller.call("ControllerUnpublishVolume", request)
+            self.attached.pop(node.id, None)
+
+    async def delete(self) -> None:
+        request = v1.DeleteVolumeRequest(volume_id=self.id, secrets=self.bench.secrets)
+        await self.bench.controller.call("DeleteVolume", request)
+        self.made, self.deleted = v1.Volume(), True
+
+    async def down(self, node: Remote) -> None:
+        await self.unpublish(node)
+        await self.unstage(node)
+        await self.detach(node)
+
+    async def gone(self, node: Remote) -> None:
+        await self.down(node)
+        await self.delete()
+
+    async def remove(self) -> list[str]:
+        """Whatever state it is in; what did not work, in words."""
+        problems: list[str] = []
+        if not self.id:
+            return await self._remove_unknown()
+        for target, node in list(self.targets.items()):
+            request = v1.NodeUnpublishVolumeRequest(volume_id=self.id, target_path=target)
+            problems += await _tried(node, "NodeUnpublishVolume", request)
+        for path, node in list(self.staged.items()):
+            stage = v1.NodeUnstageVolumeRequest(volume_id=self.id, staging_target_path=path)
+            problems += await _tried(node, "NodeUnstageVolume", stage)
+        for node, _ in list(self.attached.values()):
+            detach = v1.ControllerUnpublishVolumeRequest(
+                volume_id=self.id, node_id=node.id, secrets=self.bench.secrets
+            )
+            problems += await _tried(self.bench.controller, "ControllerUnpublishVolume", detach)
+        delete = v1.DeleteVolumeRequest(volume_id=self.id, secrets=self.bench.secrets)
+        return problems + await _tried(self.bench.controller, "DeleteVolume", delete)
+
+    async def _remove_unknown(self) -> list[str]:
+        """Its CreateVolume was disturbed: asked again it is known, and can be deleted."""
+        if self.deleted:
+            return []
+        try:
+            reply = await self.bench.controller.settled("CreateVolume", self.request)
+        except CallError:
+            return []  # what it refuses now it has not made before
+        delete = v1.DeleteVolumeRequest(volume_id=reply.volume.volume_id, secrets=self.bench.secrets)
+        return await _tried(self.bench.controller, "DeleteVolume", delete)
+
+    # --- data
+
+    async def write(self, path: str, data: bytes, name: str = "data") -> None:
+        """Onto the disk, not into its cache."""
+        await self.bench.host.call(_write, path, data, "" if self.block else name)
+
+    async def read(self, path: str, size: int = 1 << 20, name: str = "data") -> bytes:
+        return await self.bench.host.call(_read, path, size, "" if self.block else name)
+
+
+def _write(path: str, data: bytes, name: str) -> None:
+    """A file of the volume; without a name the device itself."""
+    flags = os.O_WRONLY | (os.O_CREAT | os.O_TRUNC if name else 0)
+    descriptor = os.open(os.path.join(path, name) if name else path, flags, 0o644)
+    try:
+        os.pwrite(descriptor, data, 0 if name else BLOCK_OFFSET)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: str, size: int, name: str) -> bytes:
+    if name:
+        try:
+            return Path(path, name).read_bytes()
+        except FileNotFoundError:
+            return b""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(descriptor, size, BLOCK_OFFSET)
+    finally:
+        os.close(descriptor)
+
+
+async def _tried(remote: Remote, method: str, request: Any) -> list[str]:
+    try:
+        await remote.settled(method, request)
+    except CallError as error:
+        return [] if error.code is Code.NOT_FOUND else [f"{method}: {error}"]
+    return []

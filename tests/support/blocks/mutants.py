@@ -1,0 +1,153 @@
+"""The same driver with one mistake each, of the kind that drivers have been shipped with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tests.support.blocks.driver import Blocks, key_of
+from volplane.csi import v1
+from volplane.host import filesystems
+from volplane.sdk import errors
+
+
+class NotIdempotent(Blocks):
+    """Makes another volume each time."""
+
+    def id_for(self, name: str) -> str:
+        return super().id_for(f"{name}-{sum(1 for _ in self.notes('vol'))}")
+
+
+class LosesPublishContext(Blocks):
+    """Answers an attach that is done already with nothing."""
+
+    async def controller_publish_volume(
+        self, request: v1.ControllerPublishVolumeRequest
+    ) -> v1.ControllerPublishVolumeResponse:
+        done = request.node_id in (self.note(request.volume_id) or {}).get("nodes", [])
+        reply = await super().controller_publish_volume(request)
+        return v1.ControllerPublishVolumeResponse() if done else reply
+
+
+class FormatsTwice(Blocks):
+    """Formats each time that a volume comes."""
+
+    async def format(self, device: str, request: v1.NodeStageVolumeRequest) -> None:
+        if not await self.host.is_mount(request.staging_target_path):
+            await self.host.run(["wipefs", "-a", device])
+            await self.host.call(filesystems.mkfs, device, "ext4")
+        await super().format(device, request)
+
+
+class LeaksAMount(Blocks):
+    """Mounts the file system a second time, for itself, and forgets it there."""
+
+    async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
+        reply = await super().node_stage_volume(request)
+        if not request.volume_capability.HasField("block"):
+            own = os.path.join(os.path.dirname(request.staging_target_path), "own")
+            if not os.path.isdir(own):
+                os.mkdir(own)
+                await self.host.bind(request.staging_target_path, own)
+        return reply
+
+    async def release(self, id: str) -> None:
+        """The device is busy, of course."""
+
+
+class WrongCode(Blocks):
+    """Is surprised by a volume that it does not know."""
+
+    def known(self, id: str) -> dict[str, Any]:
+        try:
+            return super().known(id)
+        except errors.NotFound as error:
+            raise errors.Internal(error.message) from None
+
+
+class Deadlocks(Blocks):
+    """Waits for itself: who comes second holds what the first one needs."""
+
+    def __init__(self, root: str, node: str) -> None:
+        super().__init__(root, node)
+        self._under_way = 0
+
+    async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
+        self._under_way += 1
+        await asyncio.sleep(0.05)
+        while self._under_way > 1:  # the other one waits for us likewise
+            await asyncio.sleep(0.05)
+        try:
+            return await super().create_volume(request)
+        finally:
+            self._under_way -= 1
+
+
+class ForgetsSecrets(Blocks):
+    """Keeps the keys in memory, and looks there instead of into the request."""
+
+    def __init__(self, root: str, node: str) -> None:
+        super().__init__(root, node)
+        self._keys: dict[str, str] = {}
+
+    async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
+        reply = await super().create_volume(request)
+        self._keys[reply.volume.volume_id] = key_of(request.secrets)
+        return reply
+
+    async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
+        if self.known(request.volume_id)["key"] and not self._keys.get(request.volume_id):
+            raise errors.PermissionDenied(f"no key is known for {request.volume_id}")
+        return await super().node_stage_volume(request)
+
+
+class IgnoresReadOnly(Blocks):
+    def reads(self, request: v1.NodePublishVolumeRequest) -> bool:
+        return False
+
+
+class WrongCapacity(Blocks):
+    """Speaks of another size than the volume has."""
+
+    def told(self, size: int) -> int:
+        return size - 4096
+
+
+class UnstageRemovesData(Blocks):
+    async def node_unstage_volume(self, request: v1.NodeUnstageVolumeRequest) -> v1.NodeUnstageVolumeResponse:
+        if await self.host.is_mount(request.staging_target_path):
+            for name in os.listdir(request.staging_target_path):
+                if name != "lost+found":
+                    os.unlink(os.path.join(request.staging_target_path, name))
+        return await super().node_unstage_volume(request)
+
+
+class SnapshotIsLate(Blocks):
+    """Copies when somebody wants the snapshot, not when it is cut."""
+
+    async def cut(self, volume: str, snapshot: str) -> None:
+        os.symlink(self.image(volume), self.image(snapshot))
+
+
+class DoubleAttach(Blocks):
+    def admit(self, nodes: list[str], request: v1.ControllerPublishVolumeRequest) -> None:
+        """Everybody may."""
+
+
+MUTANTS: Mapping[str, type[Blocks]] = {
+    "none": Blocks,
+    "not-idempotent": NotIdempotent,
+    "loses-publish-context": LosesPublishContext,
+    "formats-twice": FormatsTwice,
+    "leaks-a-mount": LeaksAMount,
+    "wrong-error-code": WrongCode,
+    "deadlocks": Deadlocks,
+    "forgets-secrets": ForgetsSecrets,
+    "ignores-read-only": IgnoresReadOnly,
+    "wrong-capacity": WrongCapacity,
+    "unstage-removes-data": UnstageRemovesData,
+    "snapshot-not-consistent": SnapshotIsLate,
+    "double-attach": DoubleAttach,
+}

@@ -14,6 +14,7 @@ VERBS = {
     "up": "start a cluster and serve until stopped",
     "demo": "a claim and a pod, end to end, with the journey printed",
     "env": "print the exports for kubectl and aws",
+    "test-driver": "put a CSI driver of your own through every lifecycle it promises",
     "crash": "kill a role's process and its containers",
     "apiserver": "the API server",
     "controller-manager": "the controllers",

@@ -251,7 +251,7 @@ class Bench:
         self.around.clear()
         for instance in self.instances:
             await instance.kill()
-            Path(instance.socket).unlink(missing_ok=True)
+            await self.host.call(Path(instance.socket).unlink, missing_ok=True)
             await instance.start()
 
     def marks(self) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Runs cases one after the other and keeps what is needed to understand the failed ones.
 
-A case gets its own stream of random numbers, by the seed and its name, so that it does the same alone as among
-all others. The calls it made, and the end of the driver's logs, go with its result. A driver that does not
-answer any more is killed and started again before the next case.
+A case gets its own stream of random numbers, by the seed and its name, so that it does the same alone as
+among all others. The calls it made, and the end of the driver's logs, go with its result. A driver that does
+not answer any more is killed and started again before the next case.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from volplane import sdk
 
 
 async def main(endpoint: str, directory: str, node: str, mutant: str = "none") -> None:
-    serving = asyncio.ensure_future(sdk.serve(MUTANTS[mutant](directory, node), endpoint.removeprefix("unix://")))
+    serving = asyncio.ensure_future(
+        sdk.serve(MUTANTS[mutant](directory, node), endpoint.removeprefix("unix://"))
+    )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving

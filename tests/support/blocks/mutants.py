@@ -48,8 +48,8 @@ class LeaksAMount(Blocks):
         reply = await super().node_stage_volume(request)
         if not request.volume_capability.HasField("block"):
             own = os.path.join(os.path.dirname(request.staging_target_path), "own")
-            if not os.path.isdir(own):
-                os.mkdir(own)
+            if not await self.host.is_mount(own):
+                await self.host.call(os.makedirs, own, exist_ok=True)
                 await self.host.bind(request.staging_target_path, own)
         return reply
 
@@ -76,10 +76,10 @@ class Deadlocks(Blocks):
 
     async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
         self._under_way += 1
-        await asyncio.sleep(0.05)
-        while self._under_way > 1:  # the other one waits for us likewise
-            await asyncio.sleep(0.05)
         try:
+            await asyncio.sleep(0.02)
+            if self._under_way > 1:  # the other one waits for us likewise
+                await asyncio.get_running_loop().create_future()
             return await super().create_volume(request)
         finally:
             self._under_way -= 1

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from volplane.testing import sanity
 from volplane.testing.case import Case
 from volplane.testing.cases import attach, controller, copies, disturbed, growth, identity, leaks, node
 
-ALL: tuple[Case, ...] = (
+
+async def _elsewhere(world: object) -> None:
+    """It is another program that is run once, after all cases of ours."""
+
+
+BARE: tuple[Case, ...] = (
     *identity.case,
     *controller.case,
     *attach.case,
@@ -15,3 +21,5 @@ ALL: tuple[Case, ...] = (
     *disturbed.case,
     *leaks.case,
 )
+SANITY = Case(sanity.CASE, "csi-sanity", "Upstream's own tests, where they are on PATH.", _elsewhere)
+ALL: tuple[Case, ...] = (*BARE, SANITY)

@@ -82,7 +82,7 @@ async def its_own(bench: Bench) -> None:
     said = first.made.content_source.snapshot.snapshot_id
     demand(said == made.snapshot_id, f"it is made from {made.snapshot_id}, and says {said!r}")
     await first.write(first.target(node), bench.payload())
-    await bench.same(volume, volume.target(node), written, "in the source, after the copy was written to")
+    await bench.same(volume, volume.target(node), written, "in the source, when its copy was written to")
     second = await bench.published(source=of_snapshot(made))
     await bench.same(second, second.target(node), written, "in a second volume of the snapshot")
 
@@ -114,7 +114,7 @@ async def delete_unknown(bench: Bench) -> None:
 @case(
     "snapshot/outlives its volume",
     "DeleteVolume Errors",
-    "Snapshots that are independent outlive their volume; if they are not, the volume is refused to be deleted:"
+    "Independent snapshots outlive their volume; with others the volume cannot be deleted:"
     " FAILED_PRECONDITION.",
     "snapshot",
     "create",

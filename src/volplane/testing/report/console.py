@@ -1,0 +1,93 @@
+"""The terminal: a line per case as it ends, a table at the end, and each failure with its command."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from volplane.testing.report import Run
+from volplane.testing.runner import Result, Verdict
+
+MARKS = {
+    Verdict.PASSED: "[green]✓[/green]",
+    Verdict.FAILED: "[bold red]✗[/bold red]",
+    Verdict.SKIPPED: "[dim]-[/dim]",
+}
+WIDTH = 110  # where there is no terminal
+
+
+class Progress:
+    def __init__(self, stream: TextIO, *, total: int) -> None:
+        self.console = Console(file=stream, highlight=False, soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console = Console(file=stream, highlight=False, soft_wrap=True, width=WIDTH)
+        self._total, self._done = total, 0
+
+    def told(self, result: Result) -> None:
+        self._done += 1
+        count = f"[dim]{self._done:>{len(str(self._total))}}/{self._total}[/dim]"
+        text = f"{count} {MARKS[result.verdict]} {escape(result.name)}"
+        if result.round > 1:
+            text += f" [dim](round {result.round})[/dim]"
+        if result.verdict is Verdict.SKIPPED:
+            text += f" [dim]{escape(result.reason)}[/dim]"
+        else:
+            text += f" [dim]{result.seconds:.2f} s[/dim]"
+        if result.verdict is Verdict.FAILED:
+            text += f"\n      [red]{escape(result.reason)}[/red]"
+        self.console.print(text)
+
+    def end(self, run: Run) -> None:
+        self.console.print()
+        for result in run.failed:
+            self._failure(run, result)
+        self.console.print(table(run))
+        self.console.print(verdict(run))
+
+    def _failure(self, run: Run, result: Result) -> None:
+        out = self.console
+        out.print(f"[bold red]{escape(result.name)}[/bold red]  {escape(result.section)}")
+        out.print(f"  demanded: {escape(result.demands)}")
+        out.print(f"  found:    {escape(result.reason)}")
+        for call in result.calls[-8:]:
+            at = call.start - result.began
+            line = f"{at:7.3f} s {call.method} {call.code or 'under way'} in {call.seconds * 1000:.0f} ms"
+            out.print(f"    [dim]{escape(line)} {escape(call.message[:120])}[/dim]")
+        out.print(f"  again:    {escape(run.replay(result))}\n")
+
+
+def table(run: Run) -> Table:
+    """By the first part of the cases' names."""
+    made = Table(box=None, pad_edge=False)
+    made.add_column("cases")
+    for verdict_ in Verdict:
+        made.add_column(str(verdict_), justify="right")
+    made.add_column("seconds", justify="right")
+    made.add_column("why skipped", overflow="fold")
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for result in run.results:
+        groups[result.name.partition("/")[0]].append(result)
+    for name, results in groups.items():
+        counts = [sum(r.verdict is v for r in results) for v in Verdict]
+        reasons = dict.fromkeys(
+            r.reason.removeprefix("not promised: ") for r in results if r.verdict is Verdict.SKIPPED
+        )
+        cells = [str(c) if c else "[dim]·[/dim]" for c in counts]
+        cells[1] = f"[bold red]{cells[1]}[/bold red]" if counts[1] else cells[1]
+        why = escape(next(iter(reasons), ""))
+        if len(reasons) > 1:
+            why += f" [dim](and {len(reasons) - 1} other reasons)[/dim]"
+        made.add_row(escape(name), *cells, f"{sum(r.seconds for r in results):.1f}", why)
+    return made
+
+
+def verdict(run: Run) -> str:
+    failed = run.count(Verdict.FAILED)
+    told = f"{run.count(Verdict.PASSED)} passed, {failed} failed, {run.count(Verdict.SKIPPED)} skipped"
+    color = "red" if failed else "green"
+    name = escape(f"{run.driver} {run.version}".strip())
+    return f"\n[bold {color}]{told}[/bold {color}] in {run.seconds:.1f} s: {name}, seed {run.seed}"

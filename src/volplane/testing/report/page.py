@@ -1,0 +1,150 @@
+"""The run as one page that needs nothing else: no script, no font, no picture from anywhere.
+
+What failed comes first, each with what is demanded, what was found, the calls on their time line and the
+command that runs it again. Everything else is a table below.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from html import escape
+from pathlib import Path
+
+from volplane.csi.tap import Call
+from volplane.testing.report import Run
+from volplane.testing.runner import Result, Verdict
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c2330; --dim: #667085; --paper: #fbfbfc; --card: #fff;
+  --line: #e3e6eb; --good: #18794e; --bad: #c4320a; --soft: #f2f4f7; --bar: #7a9cc6; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --dim: #98a2b3; --paper: #12151b;
+  --card: #1a1f27; --line: #2b323d; --good: #4cc38a; --bad: #ff8b5e; --soft: #222934; --bar: #5b7ba6; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 36px 0 12px; }
+.lead { color: var(--dim); margin: 4px 0 20px; }
+.counts { display: flex; gap: 12px; flex-wrap: wrap; }
+.count { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 18px; }
+.count b { display: block; font-size: 24px; } .good b { color: var(--good); } .bad b { color: var(--bad); }
+article { background: var(--card); border: 1px solid var(--line); border-left: 4px solid var(--bad);
+  border-radius: 8px; padding: 16px 20px; margin: 0 0 16px; }
+article h3 { margin: 0; font-size: 16px; } .section { color: var(--dim); font-size: 13px; }
+dl { display: grid; grid-template-columns: 90px 1fr; gap: 4px 12px; margin: 12px 0; }
+dt { color: var(--dim); } dd { margin: 0; overflow-wrap: anywhere; } dd.found { color: var(--bad); }
+code, pre { font: 12.5px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+pre { background: var(--soft); border-radius: 6px; padding: 10px 12px; margin: 6px 0; overflow-x: auto;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
+table { width: 100%; border-collapse: collapse; font-size: 13px; }
+th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; }
+th { color: var(--dim); font-weight: 500; } td.n { text-align: right; white-space: nowrap; }
+td.time { width: 24%; } .track { position: relative; height: 12px; margin-top: 4px; background: var(--soft);
+  border-radius: 3px; } .track i { position: absolute; top: 0; bottom: 0; background: var(--bar);
+  border-radius: 3px; min-width: 2px; } .track i.bad { background: var(--bad); }
+.passed { color: var(--good); } .failed { color: var(--bad); font-weight: 600; }
+.skipped { color: var(--dim); }
+summary { cursor: pointer; color: var(--dim); font-size: 13px; margin-top: 6px; }
+"""
+
+
+def write(run: Run, path: str | Path) -> None:
+    Path(path).write_text(page(run), encoding="utf-8")
+
+
+def page(run: Run) -> str:
+    name = escape(f"{run.driver} {run.version}".strip())
+    failures = "".join(_failure(run, result) for result in run.failed)
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{name}: driver test</title><style>{STYLE}</style></head><body><main>"
+        f"<h1>{name}</h1><p class='lead'>{_lead(run)}</p>{_counts(run)}"
+        + (f"<h2>What is wrong</h2>{failures}" if failures else "")
+        + f"<h2>All cases</h2>{_cases(run)}<h2>What the driver promises</h2>"
+        f"<p>{', '.join(map(escape, run.promises)) or 'nothing'}</p></main></body></html>"
+    )
+
+
+def _lead(run: Run) -> str:
+    nodes = f" on {len(run.nodes)} nodes" if run.nodes else ""
+    return f"{len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
+
+
+def _counts(run: Run) -> str:
+    def box(verdict: Verdict, kind: str) -> str:
+        return f"<div class='count {kind}'><b>{run.count(verdict)}</b>{verdict}</div>"
+
+    bad = "bad" if run.failed else ""
+    boxes = box(Verdict.FAILED, bad) + box(Verdict.PASSED, "good") + box(Verdict.SKIPPED, "")
+    return f"<div class='counts'>{boxes}</div>"
+
+
+def _failure(run: Run, result: Result) -> str:
+    again = f" (round {result.round})" if result.round > 1 else ""
+    logs = "".join(
+        f"<details><summary>log of {escape(name)}</summary><pre>{escape(text)}</pre></details>"
+        for name, text in result.logs.items()
+        if text
+    )
+    return (
+        f"<article><h3>{escape(result.name)}{again}</h3>"
+        f"<div class='section'>{escape(result.section)}</div><dl>"
+        f"<dt>demanded</dt><dd>{escape(result.demands)}</dd>"
+        f"<dt>found</dt><dd class='found'>{escape(result.reason)}</dd>"
+        f"<dt>again</dt><dd><pre>{escape(run.replay(result))}</pre></dd></dl>"
+        f"{_calls(result)}{logs}</article>"
+    )
+
+
+def _calls(result: Result) -> str:
+    if not result.calls:
+        return ""
+    whole = max((c.end or c.start) - result.began for c in result.calls) or 1.0
+    rows = "".join(_call(call, result.began, whole) for call in result.calls)
+    head = "<tr><th>at</th><th>took</th><th>call</th><th>answer</th><th class='time'>time line</th></tr>"
+    return f"<table>{head}{rows}</table>"
+
+
+def _call(call: Call, began: float, whole: float) -> str:
+    at = call.start - began
+    left, width = 100 * at / whole, 100 * call.seconds / whole
+    bad = "" if call.code == "OK" else " class='bad'"
+    answer = escape(call.code or "under way") + (f": {escape(call.message)}" if call.message else "")
+    note = f" <em>{escape(call.note)}</em>" if call.note else ""
+    said = (
+        f"<details><summary>{escape(call.caller)} → {escape(_short(call.address))}</summary>"
+        f"<pre>{escape(call.request)}\n→ {escape(call.response or call.message)}</pre></details>"
+    )
+    return (
+        f"<tr><td class='n'>{at:.3f} s</td><td class='n'>{call.seconds * 1000:.0f} ms</td>"
+        f"<td>{escape(call.method)}{note}{said}</td><td class='{_kind(call)}'>{answer}</td>"
+        f"<td class='time'><div class='track'><i{bad} style='left:{left:.2f}%;width:{width:.2f}%'></i></div>"
+        "</td></tr>"
+    )
+
+
+def _kind(call: Call) -> str:
+    return "passed" if call.code == "OK" else "failed"
+
+
+def _short(address: str) -> str:
+    return "/".join(address.rsplit("/", 2)[-2:])
+
+
+def _cases(run: Run) -> str:
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for result in run.results:
+        groups[result.name.partition("/")[0]].append(result)
+    rows = "".join(_row(r) for results in groups.values() for r in results)
+    head = "<tr><th>case</th><th>verdict</th><th>seconds</th><th>holds the driver to</th></tr>"
+    return f"<table>{head}{rows}</table>"
+
+
+def _row(result: Result) -> str:
+    why = f"<br><span class='skipped'>{escape(result.reason)}</span>" if result.reason else ""
+    return (
+        f"<tr><td>{escape(result.name)}</td><td class='{result.verdict}'>{result.verdict}</td>"
+        f"<td class='n'>{result.seconds:.2f}</td><td>{escape(result.section)}{why}</td></tr>"
+    )

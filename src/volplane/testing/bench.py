@@ -139,6 +139,16 @@ class Bench:
             need for need, holds in (("secrets", self.secrets), ("nodes", len(self.nodes) > 1)) if holds
         }
 
+    async def takes(self, capability: v1.VolumeCapability) -> bool:
+        """Whether volumes can be made with it."""
+        volume = Volume(self, self.wanted(self.fresh(), capability=capability), capability)
+        try:
+            await volume.create()
+        except CallError:
+            return False
+        await volume.remove()
+        return True
+
     # --- words
 
     def fresh(self, prefix: str = "pvc") -> str:

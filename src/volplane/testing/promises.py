@@ -33,6 +33,7 @@ WORDS = {
     "topology": "VOLUME_ACCESSIBILITY_CONSTRAINTS is not among its plugin capabilities",
     "secrets": "no secrets were given (--secret)",
     "nodes": "it runs on one node only",
+    "block": "CreateVolume refuses raw devices",
     "inline": "it has no volumes that live and die with a pod (Ephemeral)",
 }
 

@@ -115,7 +115,8 @@ async def _tried(world: World, case: Case, settings: Settings, result: Result, f
     except CallError as error:
         _fail(result, *_of_call(error, world.tap.calls[first:]))
     except TimeoutError:
-        _fail(result, _unanswered(settings.timeout, world.tap.calls[first:]))
+        waited = getattr(world, "waiting", "")
+        _fail(result, _unanswered(settings.timeout, world.tap.calls[first:], waited))
         await world.revive()
     except CannotStart as error:
         _fail(result, f"the driver does not start again: {error}", f"{SPEC}: Supervised Lifecycle Management")
@@ -149,9 +150,11 @@ def _of_call(error: CallError, calls: Sequence[Call]) -> tuple[str, str]:
     return str(error), ""
 
 
-def _unanswered(timeout: float, calls: Sequence[Call]) -> str:
+def _unanswered(timeout: float, calls: Sequence[Call], waited: str) -> str:
     # A call that is given up with the case is ended by us, at the case's own end.
     open_ = [c for c in calls if not c.end or c.code == "CANCELLED"]
+    if waited:
+        return f"not within {timeout:g} s: {waited}"
     if not open_:
         return f"not at its end after {timeout:g} s"
     named = ", ".join(dict.fromkeys(f"{c.method}" for c in open_))

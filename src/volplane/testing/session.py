@@ -16,10 +16,11 @@ from volplane.cluster.guest.model import Guest
 from volplane.csi import tap
 from volplane.host.mounts import read_table
 from volplane.testing import runner, sanity
-from volplane.testing.bench import Bench
+from volplane.testing.bench import BLOCK, Bench
 from volplane.testing.case import Case
 from volplane.testing.report import Run
 from volplane.testing.runner import Result, Settings
+from volplane.testing.whole import Whole
 
 Told = Callable[[Result], None]
 
@@ -60,6 +61,18 @@ async def drive(
                     for result in await sanity.run(bench, directory / "sanity"):
                         told(result)
                         run.results.append(result)
+                whole = [case for case in cases if case.whole]
+                if whole and promises.has("create") and await bench.takes(BLOCK):
+                    promises.more.add("block")
+            if whole:
+                if guest.driver is not None and "Ephemeral" in guest.driver.spec.volume_lifecycle_modes:
+                    promises.more.add("inline")
+                world = Whole(
+                    guest, directory / "w", promises, tap=recorder, secrets=secrets, parameters=parameters
+                )
+                async with world:
+                    for number in range(1, settings.repeat + 1):
+                        run.results += await runner.run(world, whole, settings, told, number)
     run.seconds = time.monotonic() - began
     return run
 

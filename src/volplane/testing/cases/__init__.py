@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from volplane.testing import sanity
 from volplane.testing.case import Case
-from volplane.testing.cases import attach, controller, copies, disturbed, growth, identity, leaks, node
+from volplane.testing.cases import (
+    attach,
+    cluster,
+    controller,
+    copies,
+    disturbed,
+    growth,
+    identity,
+    leaks,
+    node,
+)
 
 
 async def _elsewhere(world: object) -> None:
@@ -22,4 +32,4 @@ BARE: tuple[Case, ...] = (
     *leaks.case,
 )
 SANITY = Case(sanity.CASE, "csi-sanity", "Upstream's own tests, where they are on PATH.", _elsewhere)
-ALL: tuple[Case, ...] = (*BARE, SANITY)
+ALL: tuple[Case, ...] = (*BARE, SANITY, *cluster.case)

@@ -21,6 +21,7 @@ from volplane.host import Host
 from volplane.host.processes import Process
 
 START = 60.0  # seconds a driver gets until its socket takes connections
+PIECE = 0.1  # seconds
 LAST_WORDS = 4000  # characters of its log
 
 
@@ -62,7 +63,7 @@ class Instance:
         env = {**os.environ, **self._values, **own}
         self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
         self.starts += 1
-        ready = asyncio.ensure_future(self.channel.ready(START))
+        ready = asyncio.ensure_future(self._listens())
         ended = asyncio.ensure_future(self._process.wait())
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -76,6 +77,14 @@ class Instance:
             ready.cancel()
             ended.cancel()
             await asyncio.gather(ready, ended, return_exceptions=True)
+
+    async def _listens(self) -> None:
+        async with asyncio.timeout(START):
+            while True:
+                # In short pieces, because its pauses grow, and every start here is waited for.
+                with suppress(TimeoutError):
+                    await self.channel.ready(PIECE)
+                    return
 
     @property
     def running(self) -> bool:

@@ -135,7 +135,7 @@ class Blocks(sdk.Driver):
         if request.node_id not in nodes:
             self.admit(nodes, request)
             self.keep(request.volume_id, {**note, "nodes": [*nodes, request.node_id]})
-        return v1.ControllerPublishVolumeResponse(publish_context={"disk": self.image(request.volume_id)})
+        return v1.ControllerPublishVolumeResponse(publish_context={"disk": f"{request.volume_id}.img"})
 
     def admit(self, nodes: list[str], request: v1.ControllerPublishVolumeRequest) -> None:
         if nodes:
@@ -223,9 +223,11 @@ class Blocks(sdk.Driver):
 
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         note = self.known(request.volume_id)
+        if request.publish_context.get("disk") != f"{request.volume_id}.img":
+            raise errors.InvalidArgument("the disk is not attached: the publish context is missing")
         if note["key"] and key_of(request.secrets) != note["key"]:
             raise errors.PermissionDenied(f"the key does not open {request.volume_id}")
-        device = await self.host.loop_attach(request.publish_context["disk"])
+        device = await self.bound(request.volume_id)
         if not request.volume_capability.HasField("block"):
             await self.format(device, request)
         return v1.NodeStageVolumeResponse()
@@ -239,15 +241,25 @@ class Blocks(sdk.Driver):
         await self.release(request.volume_id)
         return v1.NodeUnstageVolumeResponse()
 
+    async def devices(self, id: str) -> list[str]:
+        """By the file's own name: each container sees the directory elsewhere."""
+        name = os.path.basename(self.image(id))
+        return [
+            device for device, file in (await self.host.loops()).items() if os.path.basename(file) == name
+        ]
+
+    async def bound(self, id: str) -> str:
+        found = await self.devices(id)
+        return found[0] if found else await self.host.loop_attach(self.image(id))
+
     async def release(self, id: str) -> None:
-        for device, file in (await self.host.loops()).items():
-            if file == self.image(id):
-                await self.host.loop_detach(device, file)
+        for device in await self.devices(id):
+            await self.host.loop_detach(device)
 
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         self.known(request.volume_id)
         if request.volume_capability.HasField("block"):
-            device = await self.host.loop_attach(request.publish_context["disk"])
+            device = await self.bound(request.volume_id)
             await self.mounter.publish_block(device, request.target_path)
             return v1.NodePublishVolumeResponse()
         alone = request.volume_capability.access_mode.mode == Mode.SINGLE_NODE_SINGLE_WRITER
@@ -272,9 +284,8 @@ class Blocks(sdk.Driver):
 
     async def node_expand_volume(self, request: v1.NodeExpandVolumeRequest) -> v1.NodeExpandVolumeResponse:
         self.known(request.volume_id)
-        for device, file in (await self.host.loops()).items():
-            if file == self.image(request.volume_id):
-                await self.host.loop_resize(device)
+        for device in await self.devices(request.volume_id):
+            await self.host.loop_resize(device)
         size = await self.mounter.grow(request.volume_path, request.capacity_range.required_bytes)
         return v1.NodeExpandVolumeResponse(capacity_bytes=size)
 

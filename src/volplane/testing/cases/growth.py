@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from volplane.csi import v1
-from volplane.csi.outcome import Code
-from volplane.testing.bench import BLOCK, Bench, Remote
-from volplane.testing.case import Table, demand
+from volplane.csi import convert, v1
+from volplane.csi.outcome import CallError, Code
+from volplane.testing.bench import BLOCK, Bench, Mode, Remote
+from volplane.testing.case import NotPromised, Table, demand
 from volplane.testing.cases.controller import UNKNOWN
 from volplane.testing.volume import Volume
 
 case = Table()
+
+CAP_SYS_RESOURCE = 24
 
 
 async def controller_grown(bench: Bench, volume: Volume, size: int) -> bool:
@@ -44,13 +46,37 @@ async def node_grown(bench: Bench, volume: Volume, node: Remote, size: int) -> N
         volume_capability=volume.capability,
         secrets=bench.secrets,
     )
-    reply: Any = await node.call("NodeExpandVolume", request)
+    try:
+        reply: Any = await node.call("NodeExpandVolume", request)
+    except CallError:
+        await excuse(bench, volume.target(node))
+        raise
     if reply.capacity_bytes:
         demand(
             reply.capacity_bytes >= size,
             f"NodeExpandVolume to {size} bytes is OK with {reply.capacity_bytes}",
             section="NodeExpandVolume",
         )
+
+
+async def excuse(bench: Bench, path: str) -> None:
+    """Where a file system cannot grow for anybody, no driver is to blame. Raises NotPromised."""
+    entry = (await bench.host.mounts()).at(path)
+    if entry is not None and entry.fstype.startswith("ext") and not may_grow_mounted_ext():
+        raise NotPromised(
+            f"{entry.fstype} cannot grow in use on this machine, which gives no CAP_SYS_RESOURCE"
+        )
+
+
+def may_grow_mounted_ext() -> bool:
+    with open("/proc/self/status") as file:
+        effective = next(line.split()[1] for line in file if line.startswith("CapEff"))
+    return bool(int(effective, 16) >> CAP_SYS_RESOURCE & 1)
+
+
+def growing() -> v1.VolumeCapability:
+    """A file system that can grow in use here."""
+    return convert.capability(Mode.SINGLE_NODE_WRITER, fs_type="" if may_grow_mounted_ext() else "xfs")
 
 
 async def fills(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
@@ -70,7 +96,7 @@ async def fills(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
     "expand-online",
 )
 async def online(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
+    volume, node = await bench.published(capability=growing()), bench.nodes[0]
     written, size = bench.payload(), 2 * bench.size
     await volume.write(volume.target(node), written)
     if await controller_grown(bench, volume, size):

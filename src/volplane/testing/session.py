@@ -34,6 +34,8 @@ async def drive(
     command: Sequence[str] = (),
     secrets: Mapping[str, str] | None = None,
     parameters: Mapping[str, str] | None = None,
+    nodes: int = 2,
+    directory: Path | None = None,
     started: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Raises CannotStart, or CallError of a driver that does not say what it is."""
@@ -41,11 +43,17 @@ async def drive(
     run = Run("", "", [], settings.seed, list(command))
     secrets = {**own_secrets(guest), **(secrets or {})}
     parameters = {**own_parameters(guest), **(parameters or {})}
-    async with place() as directory:
+    async with place(directory) as directory:
         with tap.tapped() as recorder:
             bare = [case for case in cases if not case.whole and case.name != sanity.CASE]
             bench = Bench(
-                guest, directory, tap=recorder, seed=settings.seed, secrets=secrets, parameters=parameters
+                guest,
+                directory,
+                tap=recorder,
+                seed=settings.seed,
+                nodes=nodes,
+                secrets=secrets,
+                parameters=parameters,
             )
             async with bench:
                 promises = bench.promises
@@ -78,9 +86,9 @@ async def drive(
 
 
 @asynccontextmanager
-async def place() -> AsyncIterator[Path]:
+async def place(given: Path | None = None) -> AsyncIterator[Path]:
     """A directory for the run: short, because sockets' paths are, and never removed with a mount in it."""
-    directory = Path(tempfile.mkdtemp(prefix="vtd-"))
+    directory = given or Path(tempfile.mkdtemp(prefix="vtd-"))
     try:
         yield directory
     finally:

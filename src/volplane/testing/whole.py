@@ -20,7 +20,7 @@ from msgspec import structs
 
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
-from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.api.storage import StorageClass, VolumeAttachment
 from volplane.cluster.apply import typed
 from volplane.cluster.brought import Brought
@@ -113,6 +113,7 @@ class Whole:
             return
         own = classes[0]
         more = dict(self.parameters)
+        snapshots: dict[str, str] = {}
         if self.secrets:
             secret = {
                 "apiVersion": "v1",
@@ -124,10 +125,18 @@ class Whole:
             for call in _SECRETS:
                 more[f"csi.storage.k8s.io/{call}-secret-name"] = CLASS
                 more[f"csi.storage.k8s.io/{call}-secret-namespace"] = NAMESPACE
+            for part, value in (("name", CLASS), ("namespace", NAMESPACE)):
+                snapshots[f"csi.storage.k8s.io/snapshotter-secret-{part}"] = value
         meta = structs.replace(own.metadata, name=CLASS, annotations={})
         await self.client.create(
             structs.replace(own, metadata=meta, parameters={**own.parameters, **more}), namespace=""
         )
+        for made in manifests(self.guest, facts):
+            if isinstance(made, VolumeSnapshotClass):
+                meta = structs.replace(made.metadata, name=CLASS, annotations={})
+                given = {**made.parameters, **snapshots}
+                await self.client.create(structs.replace(made, metadata=meta, parameters=given))
+                break
 
     # --- what cases make
 

@@ -199,12 +199,21 @@ class Blocks(sdk.Driver):
 
     async def list_snapshots(self, request: v1.ListSnapshotsRequest) -> v1.ListSnapshotsResponse:
         entry = v1.ListSnapshotsResponse.Entry
-        found = [
-            entry(snapshot=shown(id, note))
+        after, most = request.starting_token, request.max_entries
+        if after and not after.startswith("snap-"):
+            raise errors.Aborted(f"{after} is no token")
+        left = [
+            (id, note)
             for id, note in self.notes("snap")
-            if request.snapshot_id in ("", id) and request.source_volume_id in ("", note["volume"])
+            if request.snapshot_id in ("", id)
+            and request.source_volume_id in ("", note["volume"])
+            and id > after
         ]
-        return v1.ListSnapshotsResponse(entries=found)
+        page = left[:most] if most else left
+        return v1.ListSnapshotsResponse(
+            entries=[entry(snapshot=shown(id, note)) for id, note in page],
+            next_token=page[-1][0] if len(page) < len(left) else "",
+        )
 
     async def controller_expand_volume(
         self, request: v1.ControllerExpandVolumeRequest

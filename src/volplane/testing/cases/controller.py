@@ -282,7 +282,10 @@ async def secrets(bench: Bench) -> None:
     volume = await bench.create()
     for instance in bench.instances:
         await instance.restart()
-    path = await volume.up(bench.nodes[0])
+    try:
+        path = await volume.up(bench.nodes[0])
+    except CallError as error:
+        raise Broken(f"with the secrets in each call, but after the driver was killed: {error}") from None
     data = bench.payload()
     await volume.write(path, data)
     await bench.same(volume, path, data, "with its secrets given in each call")

@@ -105,6 +105,26 @@ async def used_name(bench: Bench) -> None:
     )
 
 
+@case(
+    "snapshot/two of one volume",
+    "CreateSnapshot",
+    "Each snapshot of a volume is its own moment; a second one leaves the first as it is.",
+    "snapshot",
+    "create",
+)
+async def two_of_one(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    moments = []
+    for _ in range(2):
+        data = bench.payload()
+        await volume.write(volume.target(node), data)
+        moments.append((data, await snapshot(bench, volume)))
+    await volume.down(node)
+    for number, (data, made) in enumerate(moments, 1):
+        restored = await bench.published(source=of_snapshot(made))
+        await bench.same(restored, restored.target(node), data, f"in snapshot {number} of 2")
+
+
 @case("snapshot/delete unknown", "DeleteSnapshot", "What is not there is deleted: OK.", "snapshot")
 async def delete_unknown(bench: Bench) -> None:
     request = v1.DeleteSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)

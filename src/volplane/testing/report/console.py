@@ -29,6 +29,7 @@ class Progress:
 
     def told(self, result: Result) -> None:
         self._done += 1
+        self._total = max(self._total, self._done)  # the other program's cases are counted as they come
         count = f"[dim]{self._done:>{len(str(self._total))}}/{self._total}[/dim]"
         text = f"{count} {MARKS[result.verdict]} {escape(result.name)}"
         if result.round > 1:

@@ -1,0 +1,66 @@
+"""Twelve drivers with one mistake each: each is caught by the case that is meant for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import blocks
+from tests.support.blocks.mutants import MUTANTS
+from volplane.cluster import guest
+from volplane.testing import runner, session
+from volplane.testing.cases import ALL
+from volplane.testing.runner import Result, Settings, Verdict
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+SEED = 11
+# mutant → the case, the section, and a word of the reason
+CAUGHT = {
+    "not-idempotent": ("twice/CreateVolume", "CSI: CreateVolume", "called twice"),
+    "loses-publish-context": (
+        "twice/ControllerPublishVolume",
+        "CSI: ControllerPublishVolume",
+        "then with nothing",
+    ),
+    "formats-twice": ("attach/moves", "CSI: NodeStageVolume", "not what was written"),
+    "leaks-a-mount": ("leaks/mounts", "CSI: NodeUnstageVolume", "still mounted"),
+    "wrong-error-code": ("stage/unknown volume", "CSI: NodeStageVolume Errors", "demanded is NOT_FOUND"),
+    "deadlocks": ("publish/many volumes at once", "CSI: Concurrency", "no answer to CreateVolume"),
+    "forgets-secrets": ("secrets/with each call", "CSI: Secrets Requirements", "no key is known"),
+    "ignores-read-only": ("publish/read-only", "CSI: NodePublishVolume", "could be written"),
+    "wrong-capacity": ("provision/capacity", "CSI: CreateVolume", "the volume has 1073737728"),
+    "unstage-removes-data": ("stage/keeps the data", "CSI: NodeUnstageVolume", "not what was written"),
+    "snapshot-not-consistent": ("snapshot/one moment", "CSI: CreateSnapshot", "not what was written"),
+    "double-attach": (
+        "attach/one node only",
+        "CSI: ControllerPublishVolume Errors",
+        "OK, demanded is FAILED",
+    ),
+}
+TWO_NODES = frozenset({"formats-twice", "double-attach"})
+
+
+def test_every_mutant_has_its_case() -> None:
+    assert CAUGHT.keys() == MUTANTS.keys() - {"none"}
+
+
+@pytest.mark.parametrize("mutant", CAUGHT)
+async def test_a_broken_driver_is_caught(mutant: str) -> None:
+    case, section, word = CAUGHT[mutant]
+    told: list[Result] = []
+    settings = Settings(seed=SEED, timeout=10.0 if mutant == "deadlocks" else 120.0)
+    run = await session.drive(
+        guest.from_command(blocks.line(mutant)),
+        runner.chosen(ALL, f"^(identity/name|{case})$", ""),
+        settings,
+        told.append,
+        secrets={"key": "sesame"},
+        nodes=2 if mutant in TWO_NODES else 1,
+    )
+    identity, found = run.results
+    assert told == run.results
+    assert identity.verdict is Verdict.PASSED
+    assert (found.name, found.verdict, found.section) == (case, Verdict.FAILED, section), found.reason
+    assert word in found.reason
+    assert found.calls
+    assert "sesame" not in "".join(call.request for call in found.calls)

@@ -1,0 +1,194 @@
+"""How cases are chosen and judged: on a world that does nothing, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+
+from volplane.cli.test_driver import command
+from volplane.csi import tap, v1
+from volplane.csi.outcome import CallError, Code
+from volplane.testing import runner
+from volplane.testing.case import Broken, Case, NotPromised, Table
+from volplane.testing.cases import ALL
+from volplane.testing.promises import WORDS, Promises
+from volplane.testing.runner import Result, Settings, Verdict
+
+SETTINGS = Settings(seed=1, timeout=60.0)
+
+
+class Idle:
+    """A world without a driver."""
+
+    def __init__(self, problems: list[str] | None = None) -> None:
+        self.promises = Promises(controller={"CREATE_DELETE_VOLUME"})
+        self.tap, self.random = tap.Tap(), Random(0)
+        self.problems, self.cleaned, self.revived = problems or [], 0, 0
+
+    async def clean(self) -> list[str]:
+        self.cleaned += 1
+        return self.problems
+
+    async def revive(self) -> None:
+        self.revived += 1
+
+    def marks(self) -> dict[str, int]:
+        return {}
+
+    def logs(self, since: dict[str, int]) -> dict[str, str]:
+        return {"node-1": "last words"}
+
+
+def case(run: Callable[[Idle], Awaitable[None]], *needs: str) -> Case:
+    return Case("group/name", "CSI: CreateVolume", "It works.", run, needs)
+
+
+async def judged(run: Callable[[Idle], Awaitable[None]], *needs: str, world: Idle | None = None) -> Result:
+    return await runner.judged(world or Idle(), case(run, *needs), SETTINGS)
+
+
+async def nothing(world: Idle) -> None:
+    return None
+
+
+@pytest.mark.virtual
+async def test_a_case_passes() -> None:
+    world = Idle()
+    result = await judged(nothing, "create", world=world)
+    assert result.verdict is Verdict.PASSED
+    assert (world.cleaned, result.logs, result.calls) == (1, {}, [])
+
+
+@pytest.mark.virtual
+async def test_what_is_not_promised_is_not_run() -> None:
+    async def never(world: Idle) -> None:
+        raise AssertionError
+
+    result = await judged(never, "create", "snapshot")
+    assert result.verdict is Verdict.SKIPPED
+    assert result.reason == "not promised: CREATE_DELETE_SNAPSHOT is not among its controller capabilities"
+
+
+@pytest.mark.virtual
+async def test_a_case_may_find_out_that_nothing_was_promised() -> None:
+    async def finds(world: Idle) -> None:
+        raise NotPromised("its volumes stay where they are")
+
+    assert (await judged(finds)).reason == "not promised: its volumes stay where they are"
+
+
+@pytest.mark.virtual
+async def test_a_broken_demand_has_its_own_section() -> None:
+    async def broken(world: Idle) -> None:
+        raise Broken("too small", section="CSI: NodeStageVolume")
+
+    result = await judged(broken)
+    assert (result.verdict, result.section) == (Verdict.FAILED, "CSI: NodeStageVolume")
+    assert result.logs == {"node-1": "last words"}
+
+
+@pytest.mark.virtual
+async def test_a_call_that_fails_is_named_with_its_section() -> None:
+    async def calls(world: Idle) -> None:
+        async def send() -> None:
+            raise CallError(Code.INTERNAL, "disk on fire")
+
+        await world.tap.passed("NodeStageVolume", "me", "here", v1.NodeStageVolumeRequest(), send)
+
+    result = await judged(calls)
+    assert result.reason == "NodeStageVolume: INTERNAL (disk on fire), demanded is OK"
+    assert result.section == "CSI: NodeStageVolume"
+    assert [call.method for call in result.calls] == ["NodeStageVolume"]
+
+
+@pytest.mark.virtual
+async def test_a_driver_that_does_not_answer_is_started_again() -> None:
+    async def hangs(world: Idle) -> None:
+        async def send() -> None:
+            await asyncio.sleep(1e6)
+
+        await world.tap.passed("CreateVolume", "me", "here", v1.CreateVolumeRequest(), send)
+
+    world = Idle()
+    result = await judged(hangs, world=world)
+    assert result.reason == "not at its end after 60 s: no answer to CreateVolume"
+    assert world.revived == 1
+
+
+@pytest.mark.virtual
+async def test_what_cannot_be_cleaned_up_is_a_failure() -> None:
+    result = await judged(nothing, world=Idle(["DeleteVolume: busy"]))
+    assert result.verdict is Verdict.FAILED
+    assert "DeleteVolume: busy" in result.reason
+
+
+@pytest.mark.virtual
+async def test_a_case_has_the_same_chances_alone_as_among_others() -> None:
+    drawn: list[float] = []
+
+    async def draws(world: Idle) -> None:
+        drawn.append(world.random.random())
+
+    table = Table()
+    table.add("a/one", "X", "", draws)
+    table.add("a/two", "X", "", draws)
+    world = Idle()
+    await runner.run(world, list(table), SETTINGS, lambda result: None)
+    await runner.run(world, runner.chosen(table, "two", ""), SETTINGS, lambda result: None)
+    await runner.run(world, runner.chosen(table, "two", ""), SETTINGS, lambda result: None, 2)
+    assert drawn[1] == drawn[2]
+    assert len({drawn[0], drawn[1], drawn[3]}) == 3
+
+
+def test_cases_are_chosen_by_their_names() -> None:
+    names = [c.name for c in runner.chosen(ALL, "^twice/|^leaks/", "Snapshot|mounts")]
+    assert "twice/CreateVolume" in names
+    assert "leaks/files" in names
+    assert not any("Snapshot" in name or "mounts" in name for name in names)
+
+
+def test_cases_have_names_of_their_own_and_needs_that_are_known() -> None:
+    names = [c.name for c in ALL]
+    assert len(set(names)) == len(names) >= 150
+    assert {need for c in ALL for need in c.needs} <= WORDS.keys()
+    assert all(c.section.startswith(("CSI: ", "Kubernetes: ", "csi-sanity")) and c.demands for c in ALL)
+
+
+def test_the_list_names_every_case_with_its_section() -> None:
+    done = CliRunner().invoke(command, ["--list", "--focus", "^attach/one"])
+    assert done.exit_code == 0
+    assert " ".join(done.output.split()) == "attach/one node only CSI: ControllerPublishVolume Errors"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say which driver"),
+        (("--driver", "a.yaml", "--driver-command", "./b"), "say which driver"),
+        (("--driver-command", "./b", "--focus", "("), "regular expressions"),
+        (("--driver-command", "./b", "--focus", "no such case"), "no case has such a name"),
+        (("--driver-command", "./b", "--secret", "x"), "KEY=VALUE"),
+    ],
+    ids=["none", "both", "regex", "nothing", "secret"],
+)
+def test_wrong_usage_has_its_own_exit_code(words: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(command, words)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+@pytest.mark.root
+def test_a_driver_that_does_not_start_is_told_in_a_line() -> None:
+    words = ["--driver-command", "sh -c 'echo no config >&2; exit 3'", "--focus", "identity/name"]
+    done = subprocess.run(
+        [sys.executable, "-m", "volplane", "test-driver", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "ended with code 3: no config" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -48,7 +48,7 @@ def test_every_mutant_has_its_case() -> None:
 async def test_a_broken_driver_is_caught(mutant: str) -> None:
     case, section, word = CAUGHT[mutant]
     told: list[Result] = []
-    settings = Settings(seed=SEED, timeout=10.0 if mutant == "deadlocks" else 120.0)
+    settings = Settings(seed=SEED, timeout=5.0 if mutant == "deadlocks" else 120.0)
     run = await session.drive(
         guest.from_command(blocks.line(mutant)),
         runner.chosen(ALL, f"^(identity/name|{case})$", ""),

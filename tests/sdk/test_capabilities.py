@@ -52,6 +52,17 @@ def test_capabilities_follow_the_overridden_methods() -> None:
     assert not offer.stages
 
 
+def test_every_instance_speaks_for_the_whole_driver() -> None:
+    class OnNodes(Driver):
+        claims = Disks.claims & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"}
+        elsewhere = frozenset({"CreateVolume", "ControllerExpandVolume"})
+
+    offer = Offer(OnNodes())
+    assert offer.plugin() == Offer(Disks()).plugin()
+    assert not offer.serves("Controller")
+    assert not offer.methods
+
+
 def test_a_driver_that_cannot_delete_what_it_creates_is_refused() -> None:
     class Leaky(Driver):
         async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:

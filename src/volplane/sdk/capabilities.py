@@ -57,7 +57,7 @@ class Offer:
 
     def __init__(self, driver: Driver) -> None:
         self.methods = frozenset(m for service in SERVICES.values() for m in service if _offers(driver, m))
-        self.claims = driver.claims
+        self.claims, self._elsewhere = driver.claims, driver.elsewhere
         self._check(type(driver).__name__)
 
     def _check(self, name: str) -> None:
@@ -81,10 +81,12 @@ class Offer:
             ("GroupController", "GROUP_CONTROLLER_SERVICE"),
             ("SnapshotMetadata", "SNAPSHOT_METADATA_SERVICE"),
         ]
-        named = [capability for service, capability in services if self.serves(service)]
+        # Every instance speaks for the whole driver here, whichever of its services it serves.
+        everywhere = self.methods | self._elsewhere
+        named = [c for service, c in services if not everywhere.isdisjoint(SERVICES[f"csi.v1.{service}"])]
         named += sorted(self.claims & {"VOLUME_ACCESSIBILITY_CONSTRAINTS"})
         found = [_Plugin(service=_Plugin.Service(type=n)) for n in named]
-        if self.methods & {"ControllerExpandVolume", "NodeExpandVolume"}:
+        if everywhere & {"ControllerExpandVolume", "NodeExpandVolume"}:
             expansion = _Plugin.VolumeExpansion
             when = expansion.OFFLINE if "OFFLINE" in self.claims else expansion.ONLINE
             found.append(_Plugin(volume_expansion=expansion(type=when)))

@@ -24,6 +24,10 @@ class Driver:
     # VOLUME_ACCESSIBILITY_CONSTRAINTS, and OFFLINE for a driver that expands only unpublished volumes.
     claims: ClassVar[frozenset[str]] = frozenset()
 
+    # Calls that other instances of this driver answer, by the protocol's names: where controller and nodes are
+    # classes of their own, each of them must still tell what the driver as a whole can do.
+    elsewhere: ClassVar[frozenset[str]] = frozenset()
+
     def __init__(self, name: str = "", version: str = "") -> None:
         self.name, self.version = name or self.name, version or self.version
 

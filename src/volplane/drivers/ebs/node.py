@@ -49,6 +49,7 @@ class Node(Driver):
     claims: ClassVar[frozenset[str]] = frozenset(
         {"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"}
     )
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "CreateVolumeGroupSnapshot"})
 
     def __init__(self, place: Place, host: Host, paths: NodePaths, *, connect: Connect | None = None) -> None:
         """With `connect` there can be inline volumes, which a node makes by itself."""

@@ -147,6 +147,7 @@ class Controller(Driver):
 class Node(Driver):
     name, version = NAME, VERSION
     claims: ClassVar[frozenset[str]] = frozenset({"SINGLE_NODE_MULTI_WRITER", "VOLUME_CONDITION"})
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"CreateVolume", "ControllerExpandVolume"})
 
     def __init__(self, shares: Shares, node: str, host: Host, paths: NodePaths, *, latency: str = "") -> None:
         Driver.__init__(self)

@@ -1,0 +1,49 @@
+"""docs/test-your-driver.md: a driver with one line forgotten is red, and green with it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from volplane.cluster import guest
+from volplane.testing import runner, session
+from volplane.testing.cases import ALL
+from volplane.testing.report import Run
+from volplane.testing.runner import Settings, Verdict
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+LINE = ", readonly=request.readonly"
+
+
+def driver() -> str:
+    page = (ROOT / "docs" / "write-a-driver.md").read_text()
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S))
+
+
+async def run(program: Path, focus: str) -> Run:
+    line = f"PYTHONPATH={ROOT / 'src'} {sys.executable} {program} $SHARED_DIR $CSI_SOCKET $NODE_ID"
+    cases = runner.chosen(ALL, focus, "")
+    return await session.drive(
+        guest.from_command(line), cases, Settings(seed=1, timeout=120.0), lambda result: None
+    )
+
+
+async def test_from_red_to_green(tmp_path: Path) -> None:
+    program = tmp_path / "directories.py"
+    assert driver().count(LINE) == 1
+    program.write_text(driver().replace(LINE, ""))
+    red = await run(program, "^publish/read-only$")
+    assert [(r.name, r.verdict, r.section) for r in red.results] == [
+        ("publish/read-only", Verdict.FAILED, "CSI: NodePublishVolume")
+    ]
+    program.write_text(driver())
+    green = await run(program, "^(identity|publish|provision|stage|delete|twice)/")
+    assert {r.name: r.reason for r in green.failed} == {}
+    assert {"publish/read-only", "publish/data", "twice/CreateVolume"} <= {
+        r.name for r in green.results if r.verdict is Verdict.PASSED
+    }

@@ -24,7 +24,7 @@ class Driver:
     # VOLUME_ACCESSIBILITY_CONSTRAINTS, and OFFLINE for a driver that expands only unpublished volumes.
     claims: ClassVar[frozenset[str]] = frozenset()
 
-    # Calls that other instances of this driver answer, by the protocol's names: where controller and nodes are
+    # Calls that other instances of this driver answer, by the protocol's names: where controller and node are
     # classes of their own, each of them must still tell what the driver as a whole can do.
     elsewhere: ClassVar[frozenset[str]] = frozenset()
 

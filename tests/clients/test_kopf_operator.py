@@ -113,6 +113,8 @@ def test_an_operator_paints_repaints_resumes_and_lets_go(up: Up, tmp_path: Path)
         until("it resumes", lambda: painting(up, "sea")["status"]["paint"] == {"colour": "green"}, log)
         gone = "get", "painting", "sky", "-n", NAMESPACE
         until("it lets go", lambda: "NotFound" in up.kubectl(*gone, check=False), log)
+        paint = "get", "configmap", "sky-paint", "-n", NAMESPACE
+        until("what it adopted goes, too", lambda: "NotFound" in up.kubectl(*paint, check=False), log)
         until("its last word", lambda: up.get("configmap", "sky-was-here", "-n", NAMESPACE), log)
         told = "get", "events", "-n", NAMESPACE
         until("it told an event", lambda: "in green" in up.kubectl(*told), log)

@@ -396,6 +396,47 @@ def test_cascades(kubectl: Kubectl) -> None:
     kubectl("delete", left)
 
 
+def test_cascades_of_custom_objects(kubectl: Kubectl) -> None:
+    group = f"cascades-{kubectl.minor}.example.com"
+    widgets = f"widgets.{group}"
+    kubectl.apply(WIDGETS.replace("shop.example.com", group).replace("shortNames: [wd], ", ""))
+    kubectl("wait", "--for=condition=Established", f"crd/{widgets}", "--timeout=60s")
+    widget, config = (
+        {"apiVersion": f"{group}/v1", "kind": "Widget"},
+        {"apiVersion": "v1", "kind": "ConfigMap"},
+    )
+
+    def make(level: str, what: dict[str, str], above: str = "", owner: dict[str, str] | None = None) -> None:
+        """One object for each way; each is owned by the one above it."""
+        items = []
+        for way in ("orphan", "foreground", "background"):
+            metadata: dict[str, object] = {"name": f"{level}-{way}"}
+            if owner is not None:
+                named = {**owner, "name": f"{above}-{way}", "uid": uids[f"{above}-{way}"]}
+                metadata["ownerReferences"] = [{**named, "blockOwnerDeletion": True}]
+            items.append({**what, "metadata": metadata, **({"spec": {"size": 1}} if what is widget else {})})
+        kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        for item in json.loads(kubectl("get", f"{widgets},configmaps", "-o", "json"))["items"]:
+            uids[item["metadata"]["name"]] = item["metadata"]["uid"]
+
+    def left(way: str) -> set[str]:
+        names = kubectl("get", f"{widgets},configmaps", "-o", "name").split()
+        return {name.rpartition("/")[2].partition("-")[0] for name in names if name.endswith(f"-{way}")}
+
+    uids: dict[str, str] = {}
+    make("top", widget)
+    make("middle", config, "top", widget)
+    make("bottom", widget, "middle", config)
+    kubectl("delete", widgets, "top-foreground", "--cascade=foreground")
+    assert left("foreground") == set()
+    kubectl("delete", widgets, "top-background", "--cascade=background")
+    wait_until("what it owned goes", lambda: left("background") == set())
+    kubectl("delete", widgets, "top-orphan", "--cascade=orphan")
+    assert left("orphan") == {"middle", "bottom"}
+    assert kubectl.value(".metadata.ownerReferences", "configmap", "middle-orphan") == ""
+    kubectl("delete", "crd", widgets)
+
+
 def test_wait_for_conditions_and_fields(kubectl: Kubectl) -> None:
     assert kubectl("wait", "--for=condition=Ready", "node/worker-1", "--timeout=60s") == (
         "node/worker-1 condition met\n"

@@ -7,9 +7,10 @@ for objects goes by `Kind`, never by Struct alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, defstruct
 
 from volplane.api import (
     apiextensions,
@@ -31,7 +32,7 @@ from volplane.api import (
     snapshot,
     storage,
 )
-from volplane.api.meta import Resource
+from volplane.api.meta import Bare, Resource
 
 CRUD = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CREATE = ("create",)
@@ -329,3 +330,11 @@ def by_kind(api_version: str, kind: str) -> Kind | None:
 
 def by_path(group: str, version: str, plural: str) -> Kind | None:
     return _BY_PATH.get((group, version, plural))
+
+
+@cache
+def bare(group: str, version: str, kind: str, plural: str, *, namespaced: bool) -> type[Resource]:
+    """A type for a kind that has none here, so that clients can follow its objects: their metadata."""
+    made: type[Resource] = defstruct(kind, [], bases=(Bare,), module=__name__)
+    _BY_TYPE[made] = Kind(made, group, version, kind, plural, namespaced=namespaced)
+    return made

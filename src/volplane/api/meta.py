@@ -148,3 +148,7 @@ class Resource(Object):
     @property
     def is_deleting(self) -> bool:
         return self.metadata.deletion_timestamp is not None
+
+
+class Bare(Resource):
+    """An object of a kind that we have no type for: what all of them have in common. See `kinds.bare`."""

@@ -22,8 +22,6 @@ from volplane.apiserver.shape import Shape
 from volplane.apiserver.strategy import AnyStrategy
 from volplane.base import clock
 
-_KNOWN = {kind.type: (kind.group, kind.version, kind.plural) for kind in kinds.KNOWN}
-
 StrategyOf = Callable[[Kind], AnyStrategy]
 Follow = Callable[[int], Awaitable[None]]  # returns when this server acts by what was written
 
@@ -113,8 +111,9 @@ class Registry:
     def of(self, type: type[Resource]) -> Entry:
         """The entry of a kind, if it is served; one that clients have a type for may be a custom one here."""
         entry = self._types.get(type)
-        if entry is None and type in _KNOWN:
-            entry = self.find(*_KNOWN[type])
+        if entry is None:
+            kind = kinds.of(type)
+            entry = self.find(kind.group, kind.version, kind.plural)
         if entry is None:
             raise NotFound.path()
         return entry

@@ -110,6 +110,10 @@ class Cache(Generic[T]):
         """The objects of a namespace (or those that have none) by name: a view for now, not a copy."""
         return MappingProxyType(self._objects.get(namespace, {}))
 
+    def everywhere(self, name: str) -> list[T]:
+        """Those of that name, in whichever namespace."""
+        return [names[name] for names in self._objects.values() if name in names]
+
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))
 
@@ -133,6 +137,10 @@ class Cache(Generic[T]):
                 self._subscribers.remove(fn)
 
         return end
+
+    @property
+    def is_synced(self) -> bool:
+        return self._synced.is_set()
 
     async def synced(self) -> None:
         await self._synced.wait()

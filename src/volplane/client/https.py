@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from volplane.api import codec, errors, kinds
 from volplane.api.kinds import Kind
-from volplane.api.meta import DeleteOptions, ListMeta, Resource
+from volplane.api.meta import Bare, DeleteOptions, ListMeta, Resource
 from volplane.base import failpoint
 from volplane.client.transport import Change, ChangeType, Page, Patch, PatchStyle, Watching
 from volplane.web.client import Http, HttpError
@@ -39,6 +39,7 @@ REQUEST = 60.0  # seconds; the server's own limit for a request that is no watch
 CONNECT = 30.0  # seconds until a watch has its headers
 JSON = "application/json"
 _NOTHING = nullcontext()
+METADATA = "application/json;as=PartialObjectMetadata%s;g=meta.k8s.io;v=v1, application/json"
 
 
 class _List(Struct, Generic[T]):
@@ -75,7 +76,8 @@ class Https:
         self._http = http
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
-        return codec.decode(type, await self._ask("GET", kinds.of(type).path(namespace, name)))
+        path = kinds.of(type).path(namespace, name)
+        return codec.decode(type, await self._ask("GET", path, accept=_accept(type)))
 
     async def list(
         self,
@@ -95,7 +97,7 @@ class Https:
             resourceVersion=revision,
             **{"continue": token},
         )
-        answer = await self._ask("GET", kinds.of(type).path(namespace) + query)
+        answer = await self._ask("GET", kinds.of(type).path(namespace) + query, accept=_accept(type, "List"))
         page = _lists(type).decode(answer)
         meta = page.metadata
         return Page(page.items or (), int(meta.resource_version or 0), meta.continue_)
@@ -161,7 +163,7 @@ class Https:
         async with AsyncExitStack() as stack:
             with _as_api_errors():
                 async with asyncio.timeout(CONNECT):
-                    stream = self._http.stream("GET", path, headers={"Accept": JSON})
+                    stream = self._http.stream("GET", path, headers={"Accept": _accept(type)})
                     answer, chunks = await stack.enter_async_context(stream)
             if answer.status != 200:
                 raise _error(answer.status, b"".join([chunk async for chunk in chunks]))
@@ -198,8 +200,10 @@ class Https:
         """A request of any kind, for objects that have no type here."""
         return await self._ask(method, path, body, content_type)
 
-    async def _ask(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> bytes:
-        headers = {"Accept": JSON}
+    async def _ask(
+        self, method: str, path: str, body: bytes = b"", content_type: str = JSON, accept: str = JSON
+    ) -> bytes:
+        headers = {"Accept": accept}
         if body:
             headers["Content-Type"] = content_type
         with _as_api_errors():
@@ -255,6 +259,11 @@ def _error(status: int, body: bytes) -> errors.APIError:
     except msgspec.DecodeError:
         data = {"message": body.decode(errors="replace")[:1024]}
     return errors.from_status(data if isinstance(data, dict) else {}, status)
+
+
+def _accept(type: type[Resource], suffix: str = "") -> str:
+    """Of what is bare to us the rest need not travel."""
+    return METADATA % suffix if issubclass(type, Bare) else JSON
 
 
 def _is_status(body: bytes) -> bool:

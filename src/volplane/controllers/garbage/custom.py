@@ -1,0 +1,88 @@
+"""Caches of the custom kinds that there are, each for as long as its definition stands.
+
+They hold metadata only, and they belong to this room: a cache that is shared cannot be ended, and one whose
+kind is gone would ask for it forever. The subtle thing: a kind that is no longer defined says nothing about
+its objects, so they are forgotten here, not mourned. Who was seen to be deleted is dead, nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from volplane.api.apiextensions import CustomResourceDefinition
+from volplane.api.meta import OwnerReference, Resource
+from volplane.client.cache import Cache
+from volplane.client.transport import Transport
+from volplane.rules.definitions import api_versions, bare_type
+
+
+class Followed:
+    """A custom kind and the task that keeps up with its objects."""
+
+    def __init__(self, cache: Cache[Any]) -> None:
+        self.cache = cache
+        self.names: set[tuple[str, str]] = set()  # apiVersion and kind, as references have them
+        self.task: asyncio.Task[None] | None = None
+
+    def is_meant(self, reference: OwnerReference) -> bool:
+        return (reference.api_version, reference.kind) in self.names
+
+
+class Customs:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        begun: Callable[[Cache[Any]], None],
+        ready: Callable[[Followed], None],  # all that exist are known
+        ended: Callable[[Cache[Any]], None],
+    ) -> None:
+        self._transport = transport
+        self._begun, self._ready, self._ended = begun, ready, ended
+        self._followed: dict[str, Followed] = {}  # by the definition's name
+
+    def type_of(self, reference: OwnerReference) -> type[Resource] | None:
+        return next((f.cache.type for f in self._followed.values() if f.is_meant(reference)), None)
+
+    async def run(self, definitions: Cache[CustomResourceDefinition]) -> None:
+        async with asyncio.TaskGroup() as self._group:
+            end = definitions.subscribe(self._defined)
+            try:
+                await asyncio.get_running_loop().create_future()  # the tasks that come and go are the work
+            finally:
+                end()
+
+    def _defined(self, old: CustomResourceDefinition | None, new: CustomResourceDefinition | None) -> None:
+        definition = new or old
+        assert definition is not None
+        wanted = bare_type(new) if new is not None else None
+        followed = self._followed.get(definition.name)
+        if followed is not None and followed.cache.type is not wanted:
+            self._end(definition.name)
+            followed = None
+        if wanted is None:
+            return
+        if followed is None:
+            followed = self._begin(definition.name, wanted)
+        kind = definition.status.accepted_names.kind
+        followed.names = {(api_version, kind) for api_version in api_versions(definition)}
+
+    def _begin(self, name: str, wanted: type[Resource]) -> Followed:
+        followed = self._followed[name] = Followed(Cache(self._transport, wanted))
+        self._begun(followed.cache)
+        followed.task = self._group.create_task(self._follow(followed), name=repr(followed.cache))
+        return followed
+
+    async def _follow(self, followed: Followed) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(followed.cache.run())
+            await followed.cache.synced()
+            self._ready(followed)
+
+    def _end(self, name: str) -> None:
+        followed = self._followed.pop(name)
+        if followed.task is not None:
+            followed.task.cancel()
+        self._ended(followed.cache)

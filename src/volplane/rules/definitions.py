@@ -1,0 +1,32 @@
+"""What a CustomResourceDefinition means to clients: where its objects are, and under which versions."""
+
+from __future__ import annotations
+
+from volplane.api import kinds
+from volplane.api.apiextensions import CustomResourceDefinition
+from volplane.api.meta import Resource
+
+
+def is_established(definition: CustomResourceDefinition) -> bool:
+    return any(c.type == "Established" and c.status == "True" for c in definition.status.conditions)
+
+
+def api_versions(definition: CustomResourceDefinition) -> tuple[str, ...]:
+    """The apiVersions that its objects may be called by; none while it is not established."""
+    if not is_established(definition):
+        return ()
+    return tuple(f"{definition.spec.group}/{v.name}" for v in definition.spec.versions if v.served)
+
+
+def bare_type(definition: CustomResourceDefinition) -> type[Resource] | None:
+    """The type by which a client follows its objects' metadata; every version shows the same ones.
+
+    The stored version is asked for where it is served: it costs no conversion.
+    """
+    served = [v for v in definition.spec.versions if v.served]
+    if not served or not is_established(definition):
+        return None
+    version = next((v for v in served if v.storage), served[0])
+    spec, names = definition.spec, definition.status.accepted_names
+    namespaced = spec.scope == "Namespaced"
+    return kinds.bare(spec.group, version.name, names.kind, names.plural, namespaced=namespaced)

@@ -28,8 +28,12 @@ SERVING = (
 )
 
 
+STREAMS = ("stdin", "stdinOnce", "tty")
+
+
 def pod(name: str, *command: str, **spec: object) -> str:
-    container = {"name": "main", "image": "busybox", "command": list(command)}
+    streams = {key: spec.pop(key) for key in STREAMS if key in spec}
+    container = {"name": "main", "image": "busybox", "command": list(command), **streams}
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -166,6 +170,40 @@ def test_run_shows_the_output_and_cleans_up(kubectl: Kubectl) -> None:
     assert "not found" in kubectl.fails("get", "pod", "once")
     told = kubectl.fails("run", "Bad_Name", "--image=busybox")
     assert 'Invalid value: "Bad_Name"' in told
+
+
+def test_run_gives_its_input_to_the_pod(kubectl: Kubectl) -> None:
+    run = ("run", "eats", "--image=busybox", "--restart=Never", "--rm", "-i", "--quiet", "--command")
+    text = "".join(f"row {n}\n" for n in range(2000))
+    assert kubectl(*run, "--", "sh", "-c", "echo first; cat", stdin=text).startswith("first\n" + text)
+    assert "terminated (Error)" in kubectl.fails(*run, "--", "sh", "-c", "cat; exit 3", stdin="x", code=3)
+
+
+def test_attach_speaks_to_the_container(kubectl: Kubectl, sleeper: str) -> None:
+    eater = started(kubectl, "eater", "cat", stdin=True, stdinOnce=True, restartPolicy="Never")
+    assert kubectl("attach", "-i", eater, stdin="one\ntwo\n") == "one\ntwo\n"
+    wait_until("it had all it wanted", lambda: kubectl.value(".status.phase", "pod", eater) == "Succeeded")
+    assert kubectl("logs", eater) == "one\ntwo\n"
+    told = kubectl.fails("attach", "-i", eater, stdin="more")
+    assert "cannot attach a container in a completed pod" in told
+    told = kubectl.fails("attach", "-i", sleeper, stdin="words")
+    assert 'container "main" was not started with stdin' in told
+
+
+def test_attach_to_a_terminal(kubectl: Kubectl) -> None:
+    shell = started(kubectl, "shell", "sh", stdin=True, tty=True, restartPolicy="Never")
+    with kubectl.terminal("attach", "-it", shell) as screen:
+        screen.type("echo $((40 + 2)) $(tty)\n")
+        screen.until("42 /dev/pts/0\r\n")
+        screen.type("stty size\n")
+        screen.until("30 100\r\n")
+    # Whoever leaves leaves it as it is, and the next one finds it so.
+    with kubectl.terminal("attach", "-it", shell) as screen:
+        screen.type("echo again$((1 + 1))\n")
+        screen.until("again2\r\n")
+        screen.type("exit 0\n")
+        assert screen.ended() == 0
+    wait_until("it has ended", lambda: kubectl.value(".status.phase", "pod", shell) == "Succeeded")
 
 
 # --- what happened

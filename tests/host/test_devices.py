@@ -57,6 +57,10 @@ async def test_a_device_that_belongs_to_another_file_by_now_is_left_alone(
     device = disk()
     assert not await host.loop_detach(device, str(room / "another.img"))
     assert device in await host.loops()
+    with held_open(device, os.O_EXCL):  # as whoever has mounted it holds it
+        assert not await host.loop_detach(device, str(room / "another.img"))
+        with pytest.raises(DeviceBusy):
+            await host.loop_detach(device, str(room / "disk-0.img"))
     (room / "disk-0.img").unlink()
     assert await host.loop_detach(device, str(room / "disk-0.img"))
 
@@ -165,8 +169,8 @@ async def test_made_file_systems_are_sound(host: Host, disk: Disk) -> None:
         await host.run(["e2fsck", "-f", "-n", device])
 
 
-def held_open(device: str) -> BufferedRandom:
-    return open(device, "r+b")
+def held_open(device: str, flags: int = 0) -> BufferedRandom:
+    return open(device, "r+b", opener=lambda path, given: os.open(path, given | flags))
 
 
 def may_grow_mounted() -> bool:

@@ -6,13 +6,16 @@ peers; what cannot be had is not in the list, and its tests say so by being skip
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import re
 import select
 import shutil
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,6 +140,47 @@ class Kubectl:
         finally:
             process.kill()
             process.communicate()
+
+    @contextmanager
+    def terminal(self, *words: str) -> Iterator[Typing]:
+        """A command on a terminal of 100 x 30, with somebody who types; ended by its pid."""
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
+        process = subprocess.Popen(
+            self.argv(words), env=self.env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        os.close(theirs)
+        try:
+            yield Typing(process, ours)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+
+
+class Typing:
+    def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
+        self.process, self._terminal = process, terminal
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def until(self, wanted: str) -> None:
+        """Until the screen shows it."""
+        end = time.monotonic() + PATIENCE
+        while wanted not in self.seen:
+            ready, _, _ = select.select([self._terminal], [], [], max(end - time.monotonic(), 0))
+            try:
+                data = os.read(self._terminal, 4096) if ready else b""
+            except OSError:  # nobody has the other end any more
+                data = b""
+            if not data:
+                raise Failed(f"no {wanted!r} in {self.seen!r}")
+            self.seen += data.decode(errors="replace")
+
+    def ended(self) -> int:
+        return self.process.wait(PATIENCE)
 
 
 class Following:

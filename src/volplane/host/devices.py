@@ -90,7 +90,7 @@ def loop_detach(device: str, file: str = "") -> bool:
         # A mounted file system, in whatever namespace, holds its device exclusively.
         with _opened(device, os.O_RDWR | os.O_EXCL) as loop:
             # From here on nobody can give the device to another file: it is open.
-            if file and backing_file(device).removesuffix(DELETED) != os.path.realpath(file):
+            if file and not _is_of(device, file):
                 return False
             try:
                 fcntl.ioctl(loop, _LOOP_CLR_FD)
@@ -103,9 +103,15 @@ def loop_detach(device: str, file: str = "") -> bool:
         return False
     except OSError as error:
         if error.errno == errno.EBUSY:
+            if file and not _is_of(device, file):
+                return False  # in use by whoever has the number now
             raise DeviceBusy(device) from None
         raise
     return True
+
+
+def _is_of(device: str, file: str) -> bool:
+    return backing_file(device).removesuffix(DELETED) == os.path.realpath(file)
 
 
 def _refuse_if_others_hold(loop: int, device: str) -> None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from volplane.host import Host, NodePaths
 from volplane.node.api.channels import Channels, accept
 from volplane.node.api.logs import LogRequest, read_log
 from volplane.node.api.refusal import Refusal
-from volplane.node.containers.base import ContainerError, Exec, Output
+from volplane.node.containers.base import Attached, ContainerError, Exec, Output
 from volplane.node.containers.execs import CannotExec
 from volplane.node.pods.container import finished
+from volplane.node.pods.records import all_containers
 from volplane.node.pods.runtimes import container_id
 from volplane.web import Request, Response, Upgraded
 
@@ -88,9 +88,8 @@ async def _feed(channels: Channels, started: Exec) -> None:
     """What the client sends: input, its end, and new sizes of the terminal."""
     async for kind, data in channels.incoming():
         if kind == "resize":
-            with suppress(ValueError, KeyError, TypeError):
-                size = json.loads(data)
-                started.resize(int(size["Width"]), int(size["Height"]))
+            if size := _size(data):
+                started.resize(*size)
         elif started.stdin is not None:
             if data:
                 await started.stdin.write(data)
@@ -118,13 +117,31 @@ def _status(code: int, message: str = "") -> dict[str, Any]:
 
 
 async def attach(request: Request, target: Target, host: Host, paths: NodePaths) -> Response | Upgraded:
-    """What the container says from now on; its input is not ours to give, so there is none."""
-    _running_id(target)
-    if request.query.flag("input"):
-        raise Refusal(
-            400, f'container "{target.name}" was not started with stdin: it cannot be attached with it'
-        )
-    lines = await read_log(LogRequest(follow=True, tail=0), target, host, paths)
+    """What the container says from now on; with an input of its own, what it is told as well."""
+    running = _running_id(target)
+    spec = next(c for c in all_containers(target.worker.pod) if c.name == target.name)
+    stdin = request.query.flag("input")
+    runtimes = target.worker.shared.kit.runtimes
+    if (spec.stdin or spec.tty) and not runtimes.is_builtin(spec.image):
+        if stdin and not spec.stdin:
+            raise _without_input(target)
+        try:
+            attached = await runtimes.attach(running, stdin=stdin)
+        except ContainerError as error:
+            raise Refusal(400, str(error)) from error
+        return await _visit(request, attached, once=spec.stdin_once and not spec.tty)
+    if stdin:
+        raise _without_input(target)
+    return await _read_along(request, await read_log(LogRequest(follow=True, tail=0), target, host, paths))
+
+
+def _without_input(target: Target) -> Refusal:
+    return Refusal(
+        400, f'container "{target.name}" was not started with stdin: it cannot be attached with it'
+    )
+
+
+async def _read_along(request: Request, lines: AsyncGenerator[bytes, None]) -> Upgraded:
     channels = await accept(request)
     async with channels:
         try:
@@ -136,3 +153,59 @@ async def attach(request: Request, target: Target, host: Host, paths: NodePaths)
         finally:
             await lines.aclose()
     return Upgraded()
+
+
+async def _visit(request: Request, attached: Attached, *, once: bool) -> Upgraded:
+    try:
+        channels = await accept(request)
+        async with channels:
+            await _attend(channels, attached, once=once)
+    finally:
+        attached.close()
+    return Upgraded()
+
+
+async def _attend(channels: Channels, attached: Attached, *, once: bool) -> None:
+    """Until the container has ended, the client has gone, or it has said all it wanted to."""
+    tasks = [
+        asyncio.create_task(_hear(channels, attached)),
+        asyncio.create_task(_speak(channels, attached, once=once)),
+    ]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        await channels.fail(SUCCESS)
+    except ConnectionError:
+        pass  # the client has left
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _hear(channels: Channels, attached: Attached) -> None:
+    async for stream, data in attached.listen():
+        await (channels.stdout(data) if stream == "stdout" else channels.stderr(data))
+
+
+async def _speak(channels: Channels, attached: Attached, *, once: bool) -> None:
+    """An input that is there for one client ends with it; any other goes on, and only the client leaves."""
+    async for kind, data in channels.incoming():
+        if kind == "resize":
+            if size := _size(data):
+                await attached.resize(*size)
+        elif data:
+            await attached.write(data)
+        elif once:
+            await attached.end_input()
+        else:
+            return
+
+
+def _size(data: bytes) -> tuple[int, int] | None:
+    try:
+        size = json.loads(data)
+        return max(int(size["Width"]), 0), max(int(size["Height"]), 0)
+    except (ValueError, KeyError, TypeError):
+        return None

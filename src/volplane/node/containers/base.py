@@ -6,7 +6,7 @@ with the next attempt. That makes every call here safe to repeat after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -55,6 +55,9 @@ class ContainerSpec(Struct, frozen=True):
     host_ipc: bool = False
     network: str = ""  # a network namespace to join, such as /run/netns/x; the host's if empty
     cgroups: tuple[str, ...] = ()  # directories whose cgroup.procs the container joins
+    stdin: bool = False  # it has an input that whoever attaches may write to,
+    stdin_once: bool = False  # and that ends with the first who does
+    tty: bool = False
 
 
 class State(Struct, frozen=True):
@@ -91,6 +94,10 @@ class ExecRefused(ContainerError):
     pass
 
 
+class AttachRefused(ContainerError):
+    pass
+
+
 class Input(Protocol):
     async def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
@@ -121,6 +128,22 @@ class Exec(Protocol):
         ...
 
 
+class Attached(Protocol):
+    """Somebody who hears what a container says from now on, and may speak to it."""
+
+    def listen(self) -> AsyncIterator[tuple[str, bytes]]:
+        """("stdout" or "stderr", data), until the container has ended."""
+        ...
+
+    async def write(self, data: bytes) -> None: ...
+    async def end_input(self) -> None:
+        """Nothing more is said; the container's input ends if it was for the first one only."""
+        ...
+
+    async def resize(self, width: int, height: int) -> None: ...
+    def close(self) -> None: ...
+
+
 class Runtime(Protocol):
     async def start(self, spec: ContainerSpec) -> State:
         """Run it; a container of this id that exists already is left as it is. Raises StartFailed."""
@@ -142,6 +165,10 @@ class Runtime(Protocol):
     async def exec(
         self, id: str, command: tuple[str, ...], *, tty: bool = False, stdin: bool = False
     ) -> Exec: ...
+    async def attach(self, id: str, *, stdin: bool = False) -> Attached:
+        """To a container that was started with an input or a terminal; others say all in their logs."""
+        ...
+
     async def remove(self, id: str) -> None:
         """End it if need be and forget it. Its log stays."""
         ...

@@ -20,6 +20,7 @@ from volplane.host import Host
 from volplane.host.processes import exited
 from volplane.node.containers import records
 from volplane.node.containers.base import (
+    AttachRefused,
     ContainerSpec,
     NoSuchContainer,
     NotRunning,
@@ -29,6 +30,7 @@ from volplane.node.containers.base import (
 from volplane.node.containers.execs import CannotExec, In, Out, ProcessExec
 from volplane.node.containers.launch import TIMEOUT, Answer, Launcher, Reply
 from volplane.node.containers.records import Record, Started
+from volplane.node.containers.visits import Visit
 
 
 class _Container:
@@ -271,6 +273,20 @@ class ProcessRuntime:
             stderr=None,
             terminal=terminal,
         )
+
+    # Its own streams
+
+    async def attach(self, id: str, *, stdin: bool = False) -> Visit:
+        container = await self._known(id)
+        spec = container.record.started.spec
+        if not container.state.running:
+            raise NotRunning(id)
+        if not spec.stdin and not spec.tty:
+            raise AttachRefused(f'container "{spec.name}" was started without stdin and without a terminal')
+        visit = await Visit.begin(container.record.directory)
+        if stdin:
+            await visit.write(b"")  # so that leaving without a word ends the input, too
+        return visit
 
 
 def _as_file(data: bytes) -> int:

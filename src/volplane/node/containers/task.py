@@ -17,6 +17,8 @@ from volplane.base import clock, log
 from volplane.host import NodePaths
 from volplane.node.containers.base import (
     KILLED,
+    Attached,
+    AttachRefused,
     ContainerSpec,
     Exec,
     ExecRefused,
@@ -142,6 +144,10 @@ class TaskRuntime:
         self, id: str, command: tuple[str, ...], *, tty: bool = False, stdin: bool = False
     ) -> Exec:
         self._refuse(id)
+
+    async def attach(self, id: str, *, stdin: bool = False) -> Attached:
+        name = self._known(id).context.spec.name
+        raise AttachRefused(f'container "{name}" is built into the node: it has no input and no terminal')
 
     def _refuse(self, id: str) -> NoReturn:
         container = self._known(id)

@@ -97,6 +97,9 @@ class Builder(Struct, frozen=True):
             ),
             host_pid=pod.spec.host_pid,
             host_ipc=pod.spec.host_ipc,
+            stdin=container.stdin,
+            stdin_once=container.stdin_once,
+            tty=container.tty,
         )
 
     async def _mount(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 
 from volplane.api.core import Container
-from volplane.node.containers.base import ContainerSpec, Exec, NoSuchContainer, Runtime, State
+from volplane.node.containers.base import Attached, ContainerSpec, Exec, NoSuchContainer, Runtime, State
 from volplane.node.containers.task import TaskRuntime
 from volplane.node.pods.records import Attempt
 
@@ -58,6 +58,9 @@ class Runtimes:
 
     async def exec(self, id: str, command: tuple[str, ...], *, tty: bool, stdin: bool) -> Exec:
         return await (await self._runtime(id)).exec(id, command, tty=tty, stdin=stdin)
+
+    async def attach(self, id: str, *, stdin: bool) -> Attached:
+        return await (await self._runtime(id)).attach(id, stdin=stdin)
 
     async def _runtime(self, id: str) -> Runtime:
         for runtime in (self._tasks, self._processes):

@@ -6,13 +6,11 @@ machine's mount namespace before it says anything: it must not keep the containe
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
 import signal
 import socket
-import struct
 from contextlib import suppress
 from typing import Any
 
@@ -27,7 +25,6 @@ _NAMESPACES = {
     "net": kernel.CLONE_NEWNET,
     "mnt": kernel.CLONE_NEWNS,
 }
-_TIOCSPTLCK, _TIOCGPTN = 0x40045431, 0x80045430
 
 
 def run(request: dict[str, Any], reply: socket.socket, stdio: list[int]) -> None:
@@ -42,7 +39,7 @@ def run(request: dict[str, Any], reply: socket.socket, stdio: list[int]) -> None
     actions: Actions = [(os.POSIX_SPAWN_DUP2, d, n) for n, d in enumerate(stdio)]
     if not stdio:
         spec["env"] = {"TERM": "xterm", **spec["env"]}
-        actions = _open_terminal(reply)
+        actions = inside.open_terminal(reply)
     try:
         child = inside.start(spec, request["command"], actions)
     except CannotRun as error:
@@ -67,17 +64,6 @@ def _join(pid: int, started: int) -> None:
     for name, space in spaces.items():
         kernel.setns(space, _NAMESPACES[name])
         os.close(space)
-
-
-def _open_terminal(reply: socket.socket) -> Actions:
-    """A terminal of the container's own; our end goes to the caller, theirs becomes the command's."""
-    master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-    fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
-    (number,) = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))
-    socket.send_fds(reply, [b'{"terminal": true}\n'], [master])
-    os.close(master)
-    # Opened by the leader of a new session, it becomes that session's controlling terminal.
-    return [(os.POSIX_SPAWN_OPEN, n, f"/dev/pts/{number}", os.O_RDWR, 0) for n in range(3)]
 
 
 def _wait(child: int, reply: socket.socket) -> int:

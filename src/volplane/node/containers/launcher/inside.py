@@ -7,16 +7,18 @@ directory, limits and, for a moment, its user.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pwd
 import signal
 import socket
 import stat
+import struct
 from contextlib import suppress
 from typing import NoReturn
 
-from . import kernel, root
+from . import kernel, root, streams
 from .root import Layout, Spec
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -26,6 +28,7 @@ _KEPT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31})
 _ALL = frozenset(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _FAILED = 128
+_TIOCSPTLCK, _TIOCGPTN = 0x40045431, 0x80045430
 
 
 class CannotRun(Exception):
@@ -49,11 +52,11 @@ def run(layout: Layout, cover: list[str], control: socket.socket, reporting: int
             _join(spec["network"])
             _make_namespaces(layout, cover, ipc=not spec["host_ipc"])
             root.furnish(privileged=spec["privileged"])
-        stdout, stderr, *trees = descriptors
-        root.place_volumes(spec, trees)
+        given = streams.count(spec)
+        root.place_volumes(spec, descriptors[given:])
         if spec["hostname"]:
             kernel.set_hostname(spec["hostname"])
-        code = _run_command(spec, stdout, stderr)
+        code = _run_command(spec, descriptors[:given])
     except CannotRun as error:
         code = error.code
         report(reporting, "exec", code, str(error))
@@ -90,15 +93,34 @@ def _join(network: str) -> None:
         os.close(descriptor)
 
 
-def _run_command(spec: Spec, stdout: int, stderr: int) -> int:
+def _run_command(spec: Spec, given: list[int]) -> int:
     argv = [*spec["command"], *spec["args"]]
     if not argv:
         keep_only(())
         return _pause()
-    stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    main = start(spec, argv, [(os.POSIX_SPAWN_DUP2, d, n) for n, d in enumerate((stdin, stdout, stderr))])
+    main = start(spec, argv, _streams(spec, given))
     keep_only(())
     return _forward_to(main)
+
+
+def _streams(spec: Spec, given: list[int]) -> Actions:
+    if spec["tty"]:
+        spec["env"] = {"TERM": "xterm", **spec["env"]}
+        return open_terminal(socket.socket(fileno=given[0]))
+    stdout, stderr, *rest = given
+    stdin = rest[0] if rest else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    return [(os.POSIX_SPAWN_DUP2, d, n) for n, d in enumerate((stdin, stdout, stderr))]
+
+
+def open_terminal(way_out: socket.socket) -> Actions:
+    """A terminal of the container's own; our end goes to who asked for it, theirs becomes the command's."""
+    master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
+    (number,) = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))
+    socket.send_fds(way_out, [b'{"terminal": true}\n'], [master])
+    os.close(master)
+    # Opened by the leader of a new session, it becomes that session's controlling terminal.
+    return [(os.POSIX_SPAWN_OPEN, n, f"/dev/pts/{number}", os.O_RDWR, 0) for n in range(3)]
 
 
 def keep_only(kept: tuple[int, ...]) -> None:

@@ -14,14 +14,18 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from . import inside, kernel, root
+from . import inside, kernel, root, streams, visitors
 from .log import Log, stamp
 from .root import Layout, Spec
+from .streams import Streams
+from .visitors import Visitors
 
-_CHUNK = 64 << 10
+_CHUNK = 32 << 10  # fits into a packet to a visitor
 
 
 def stand_by(orders: socket.socket, layout: Layout, cover: list[str]) -> None:
@@ -96,16 +100,18 @@ class Shim:
         if _gone(reply):
             self._give_up(directory)
             return
+        door = visitors.open_door(directory) if spec["stdin"] or spec["tty"] else None
         state = {**self.described, "started_at": stamp()}
         write_whole(f"{directory}/container.json", {**state, "spec": spec})
-        streams = self._tell(spec, trees)
+        ends = Streams(spec)
+        self._tell(spec, ends, trees)
         failure = self._await_exec()
         if failure:
             log.write("stderr", failure["message"].encode() + b"\n")
         answer(reply, failure or state)
         if not failure:
             reply.close()
-        code = self._copy_until_exit(log, streams)
+        code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None)
         result = {
             "code": failure.get("code", code),
             "message": failure.get("message", ""),
@@ -134,18 +140,16 @@ class Shim:
             "boot": kernel.BOOT,
         }
 
-    def _tell(self, spec: Spec, trees: list[int]) -> dict[str, int]:
-        """Let pid 1 run the command; returns where its output arrives."""
-        stdout, stderr = os.pipe(), os.pipe()
-        given = [stdout[1], stderr[1], *trees]
+    def _tell(self, spec: Spec, ends: Streams, trees: list[int]) -> None:
+        """Let pid 1 run the command."""
         text = json.dumps(spec).encode()
         with suppress(BrokenPipeError):  # it has failed already; its report says how
-            sent = socket.send_fds(self.control, [text], given)
+            sent = socket.send_fds(self.control, [text], [*ends.given, *trees])
             self.control.sendall(text[sent:])
         self.control.close()  # the end of the message
-        for descriptor in given:
+        for descriptor in trees:
             os.close(descriptor)
-        return {"stdout": stdout[0], "stderr": stderr[0]}
+        ends.handed_over(spec)
 
     def _await_exec(self) -> dict[str, Any]:
         """Empty as soon as the command runs, else what went wrong."""
@@ -156,26 +160,37 @@ class Shim:
         failure: dict[str, Any] = json.loads(text) if text else {}
         return failure
 
-    def _copy_until_exit(self, log: Log, streams: dict[str, int]) -> int:
-        poll = select.poll()
-        names = {descriptor: name for name, descriptor in streams.items()}
+    def _copy_until_exit(self, log: Log, ends: Streams, guests: Visitors | None) -> int:
+        poll = guests.poll if guests is not None else select.poll()
+        names = {descriptor: name for name, descriptor in ends.outputs.items()}
         end = os.pidfd_open(self.pid)
         for descriptor in (end, *names):
             poll.register(descriptor, select.POLLIN)
+
+        def tell(name: str, data: bytes) -> None:
+            log.write(name, data)
+            if guests is not None:
+                guests.tell(name, data)
+
         running = True
         while running:
             for descriptor, _ in poll.poll():
                 if descriptor == end:
                     running = False
-                elif data := os.read(descriptor, _CHUNK):
-                    log.write(names[descriptor], data)
+                elif descriptor not in names:
+                    assert guests is not None
+                    guests.handle(descriptor)
+                elif data := streams.read(descriptor, _CHUNK):
+                    tell(names[descriptor], data)
                 else:
                     poll.unregister(descriptor)
         _, status = os.waitpid(self.pid, 0)
         if self.host_pid:
             _end_orphans()
-        for name, descriptor in streams.items():
-            _drain(log, name, descriptor)
+        for descriptor, name in names.items():
+            _drain(partial(tell, name), descriptor)
+        if guests is not None:
+            guests.close()
         log.flush()
         return inside.exit_code(status)
 
@@ -198,11 +213,11 @@ def _gone(peer: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _drain(log: Log, name: str, descriptor: int) -> None:
+def _drain(tell: Callable[[bytes], None], descriptor: int) -> None:
     os.set_blocking(descriptor, False)  # somebody outside may have got hold of the other end
     with suppress(BlockingIOError):
-        while data := os.read(descriptor, _CHUNK):
-            log.write(name, data)
+        while data := streams.read(descriptor, _CHUNK):
+            tell(data)
 
 
 def _end_orphans() -> None:

@@ -1,0 +1,9 @@
+"""What is said between a container's shim and those who are attached to it; see `visitors`.
+
+One packet a message: its first byte says what it is, as the channels of kubectl do.
+"""
+
+STDIN, STDOUT, STDERR, WELCOME, RESIZE, END = 0, 1, 2, 3, 4, 255
+LONGEST = 64 << 10
+DOOR = "attach"  # the socket, in the container's directory
+SIZE = "!HH"  # of a terminal: width and height

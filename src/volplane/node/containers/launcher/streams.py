@@ -1,0 +1,56 @@
+"""The ends of a command's standard streams: what pid 1 is given of them, and what the shim keeps."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from .root import Spec
+
+
+class Streams:
+    """Made by the shim. A terminal is opened by pid 1, where the container has its own, and sent back."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.outputs: dict[str, int] = {}
+        self.way_in = self.terminal = -1
+        self._returning: socket.socket | None = None
+        if spec["tty"]:
+            self._returning, theirs = socket.socketpair()
+            self.given = [theirs.detach()]
+            return
+        stdout, stderr = os.pipe(), os.pipe()
+        self.outputs = {"stdout": stdout[0], "stderr": stderr[0]}
+        self.given = [stdout[1], stderr[1]]
+        if spec["stdin"]:
+            given, self.way_in = os.pipe()
+            self.given.append(given)
+
+    def handed_over(self, spec: Spec) -> None:
+        """Pid 1 has its ends; take the terminal that it opened."""
+        for descriptor in self.given:
+            os.close(descriptor)
+        if self._returning is None:
+            return
+        _, terminals, _, _ = socket.recv_fds(self._returning, 64, 1)
+        self._returning.close()
+        if terminals:  # otherwise it failed, and says how elsewhere
+            (self.terminal,) = terminals
+            self.outputs = {"stdout": self.terminal}
+            self.way_in = os.dup(self.terminal) if spec["stdin"] else -1
+
+
+def count(spec: Spec) -> int:
+    """How many descriptors pid 1 is given for them."""
+    return 1 if spec["tty"] else 3 if spec["stdin"] else 2
+
+
+def read(descriptor: int, limit: int) -> bytes:
+    """What is there, nothing at the end. Raises BlockingIOError."""
+    try:
+        return os.read(descriptor, limit)
+    except OSError as error:
+        if error.errno != errno.EIO:  # what a terminal says when nobody has its other end any more
+            raise
+        return b""

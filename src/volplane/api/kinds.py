@@ -335,6 +335,6 @@ def by_path(group: str, version: str, plural: str) -> Kind | None:
 @cache
 def bare(group: str, version: str, kind: str, plural: str, *, namespaced: bool) -> type[Resource]:
     """A type for a kind that has none here, so that clients can follow its objects: their metadata."""
-    made: type[Resource] = defstruct(kind, [], bases=(Bare,), module=__name__)
+    made: type[Resource] = defstruct(kind, [], bases=(Bare,), module=__name__)  # type: ignore[assignment]
     _BY_TYPE[made] = Kind(made, group, version, kind, plural, namespaced=namespaced)
     return made

@@ -16,6 +16,7 @@ from tests.bench import claims
 from tests.bench.report import Figure
 from tests.bench.running import Running
 from tests.contract.provisioning.stage import stage
+from tests.loops.inprocess import world
 from tests.support import scripted
 from tests.support.scripted import Delay
 from volplane.api.core import PersistentVolumeClaim
@@ -54,7 +55,7 @@ async def alone(count: int) -> list[Figure]:
 
     type(driver).create_volume = lambda self, request: timed(request)
     logging.disable(logging.WARNING)  # more events than are kept at a time; nobody reads them here
-    async with stage(driver) as s:
+    async with stage(driver, on=world) as s:
         await s.storage_class()
         pending = {f"burst-{i}" for i in range(count)}
         done = asyncio.Event()

@@ -10,6 +10,7 @@ from typing import Any
 from volplane.apiserver.core import Core
 from volplane.client.cache import Caches
 from volplane.client.client import Client
+from volplane.client.transport import Transport
 from volplane.store.memory import MemoryStore
 
 
@@ -19,6 +20,9 @@ class World:
     def __init__(self, core: Core, caches: Caches) -> None:
         self.core, self.caches = core, caches
         self.client = self.role("test")
+
+    def transport(self) -> Transport:
+        return self.core.local()
 
     def role(self, component: str) -> Client:
         return Client(self.core.local(), caches=self.caches, component=component)

@@ -234,6 +234,17 @@ def test_claims(case: str) -> None:
     assert list(plan(made, world, order, DRIVER)) == expected
 
 
+@pytest.mark.parametrize(("node", "goes_on"), [("worker-1", True), ("worker-2", False)])
+def test_beside_a_driver_on_every_node_an_order_is_that_nodes_own(node: str, goes_on: bool) -> None:
+    order = structs.replace(ORDER, node="worker-1")
+    notes = {**ASKED, binding.SELECTED_NODE: "worker-1", INTENT: orders.written(order)}
+    noted = claim(annotations=notes, finalizers=(INTENT,))
+    here = structs.replace(DRIVER, node=node)
+    made = World(storage_class=storage_class(), volume=VOLUME)
+    assert list(plan(noted, FAST, order, here)) == ([Create(order)] if goes_on else [])
+    assert list(plan(noted, made, order, here)) == ([Settle()] if goes_on else [])
+
+
 @pytest.mark.parametrize(
     ("driver", "missing"),
     [

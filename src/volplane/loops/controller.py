@@ -92,6 +92,12 @@ class Controller(Generic[K]):
         self._watched.append((cache, keys))
         return cache
 
+    def join(self, type: type[T], keys: Keys[T, K]) -> None:
+        """Watch one more kind, at work or before."""
+        cache = self.watch(type, keys)
+        if self in running:
+            self._ends.append(cache.subscribe(self._waker(keys)))
+
     @property
     def waits(self) -> list[Waiting[K]]:
         return self.queue.waits

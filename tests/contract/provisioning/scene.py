@@ -10,27 +10,26 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.contract.provisioning.stage import is_virtual
 from tests.controllers.objects import claim as claim_of
 from tests.controllers.objects import storage_class
 from tests.loops.inprocess import running, until, world
 from tests.support import scripted
+from tests.support.serving import served
 from tests.support.snapshots import definitions
-from volplane import apiserver, sdk
+from volplane import sdk
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim
 from volplane.api.meta import Resource
-from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
 from volplane.csi.client import Caller, Channel
 from volplane.sidecars import provisioner
-from volplane.store.memory import MemoryStore
 
 T = TypeVar("T", bound=Resource)
 Role = Callable[..., Awaitable[None]]
@@ -156,6 +155,11 @@ class Stage:
         return sum(e.count for e in found if e.reason == reason)
 
 
+def played(*features: str, mode: str = "Immediate") -> AbstractAsyncContextManager[Stage]:
+    """Where the time of the test says."""
+    return (virtual if is_virtual() else real)(*features, mode=mode)
+
+
 @asynccontextmanager
 async def virtual(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
     driver = scripted.driver(*features)
@@ -177,15 +181,7 @@ async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
     driver = scripted.driver(*features)
     takes = not {"snapshots", "groups"}.isdisjoint(features)
     async with AsyncExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="c-"))
-        store = MemoryStore()
-        stack.push_async_callback(store.close)
-        server = await apiserver.run(apiserver.Settings(data_dir=directory, port=0), store)
-        stack.push_async_callback(server.close, 1.0)
-        transport = kubeconfig.load(str(server.kubeconfig))
-        stack.push_async_callback(transport.close)
-        client = Client(transport, component="test")
-        stack.push_async_callback(client.close)
+        around = await stack.enter_async_context(served())
         socket = await stack.enter_async_context(scripted.on_socket(driver))
 
         @asynccontextmanager
@@ -193,8 +189,8 @@ async def real(*features: str, mode: str = "Immediate") -> AsyncIterator[Stage]:
             async with Channel(socket.path, component=component) as channel:
                 yield channel
 
-        made = Stage(client, driver, lambda component: Client(transport, component=component), call)
-        made.kubeconfig, made.socket = str(server.kubeconfig), socket.path
+        made = Stage(around.client, driver, around.role, call)
+        made.kubeconfig, made.socket = around.kubeconfig, socket.path
         yield await stack.enter_async_context(_furnished(made, mode, snapshots=takes))
 
 

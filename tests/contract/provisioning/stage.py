@@ -1,19 +1,22 @@
 """The claim side of a control plane around a scripted driver, and a user who looks at it.
 
-In virtual time everything is in memory; otherwise the driver is behind a real Unix socket. Roles are the real
-ones; which of them run is the test's choice.
+Roles are the real ones; which of them run is the test's choice. By default they are clients of the server
+over HTTPS, each with its own connections and caches, and the driver is behind a Unix socket; pauses are short
+there, by the flags that set them. In virtual time everything is in memory, and minutes pass in no time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 from tests.controllers.objects import account
 from tests.loops.inprocess import World, running, until, world
 from tests.support import scripted
+from tests.support.serving import Served, served
 from volplane import sdk
 from volplane.api import codec
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret
@@ -26,6 +29,10 @@ from volplane.rules.binding import is_pair
 from volplane.sidecars import provisioner
 
 PATIENCE = 60.0
+SILENCE = 0.3  # seconds of real time in which nothing is to happen
+# Where time is real, a retry comes soon and rounds over everything are frequent.
+QUICK_ROUNDS: Mapping[str, Any] = MappingProxyType({"sync_period": 0.25})
+QUICK_RETRIES: Mapping[str, Any] = MappingProxyType({"retry_interval_start": 0.05})
 CONTROLLERS = {
     "binder": Binder,
     "claim-protection": ClaimProtection,
@@ -36,7 +43,7 @@ EVERYBODY = ("binder", "claim-protection", "volume-protection", "ephemeral", "pr
 
 
 class Stage:
-    def __init__(self, around: World, driver: Any = None) -> None:
+    def __init__(self, around: World | Served, driver: Any = None) -> None:
         self.around, self.client, self.driver = around, around.client, driver
 
     # --- what a user does
@@ -83,6 +90,9 @@ class Stage:
     async def find(self, kind: type[Any], name: str) -> Any:
         return await self.client.find(kind, name, _space(kind))
 
+    async def none_left(self, kind: type[Any]) -> bool:
+        return await self.client.list(kind) == []
+
     async def volumes(self) -> list[PersistentVolume]:
         return await self.client.list(PersistentVolume)
 
@@ -112,6 +122,13 @@ class Stage:
 
         await until(away, PATIENCE)
 
+    async def guarded(self, kind: type[Any], name: str, finalizer: str) -> None:
+        async def there() -> bool:
+            found = await self.find(kind, name)
+            return found is not None and finalizer in found.metadata.finalizers
+
+        await until(there, PATIENCE)
+
     async def event(self, reason: str, message: str = "", *, about: str = "") -> Event:
         async def told() -> Event | None:
             return next(iter(await self.events(reason, message, about=about)), None)
@@ -139,8 +156,12 @@ class Stage:
         return found
 
     async def rest(self, seconds: float = 1.0) -> None:
-        """Long enough for everything that is going to happen without a timer; in real time a short while."""
-        await asyncio.sleep(seconds if is_virtual() else 0.3)
+        await rest(seconds)
+
+
+async def rest(seconds: float = 1.0) -> None:
+    """A time in which nothing is to happen: as long as is said in virtual time, else a short while."""
+    await asyncio.sleep(seconds if is_virtual() else SILENCE)
 
 
 def is_virtual() -> bool:
@@ -158,13 +179,17 @@ async def stage(
     *,
     binder: Mapping[str, Any] | None = None,
     client: Any = None,
+    on: Callable[[], AbstractAsyncContextManager[World | Served]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Stage]:
-    """`binder` are its options, `settings` the provisioner's, `client` the one that the provisioner uses."""
-    async with world() as around, AsyncExitStack() as stack:
+    """`binder` are its options, `settings` the provisioner's, `client` the one that the provisioner uses,
+    `on` the server where it is not the usual one.
+    """
+    rounds = {**({} if is_virtual() else QUICK_ROUNDS), **(binder or {})}
+    async with (on or (world if is_virtual() else served))() as around, AsyncExitStack() as stack:
         await around.client.create(account())
         jobs = [
-            kind(around.role(name), **((binder or {}) if name == "binder" else {})).run()
+            kind(around.role(name), **(rounds if name == "binder" else {})).run()
             for name, kind in CONTROLLERS.items()
             if name in roles
         ]
@@ -189,7 +214,7 @@ async def provisioning(role: Any, driver: Any, **settings: Any) -> AsyncIterator
         await caller.close()
         return
     async with scripted.on_socket(driver) as socket:
-        made = provisioner.Settings(csi_address=socket.path, **settings)
+        made = provisioner.Settings(csi_address=socket.path, **{**QUICK_RETRIES, **settings})
         async with running(provisioner.run(role, made, **options)):
             yield
 

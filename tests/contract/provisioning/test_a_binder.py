@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import Stage, claim, stage, volume
-from tests.loops.inprocess import running
+from tests.contract.provisioning.stage import PATIENCE, Stage, claim, is_virtual, stage, volume
+from tests.loops.inprocess import running, until
 from tests.support import scripted
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.client.cache import Caches
@@ -16,7 +16,7 @@ from volplane.client.client import Client
 from volplane.controllers.binder.controller import Binder
 from volplane.rules import binding
 
-pytestmark = pytest.mark.virtual
+pytestmark = pytest.mark.both
 
 BINDER = ("binder",)
 GUARDED = ("binder", "claim-protection", "volume-protection")
@@ -34,7 +34,7 @@ async def test_the_smallest_volume_that_is_big_enough_is_taken_and_kept() -> Non
         await s.claim(cls="")
         await s.bound("data", to="two")
         await available(s, "one", "1Gi")
-        await asyncio.sleep(60)
+        await s.rest(60)
         await s.bound("data", to="two")
         assert (await s.find(PersistentVolume, "one")).status.phase == "Available"
 
@@ -47,11 +47,16 @@ async def test_a_volume_with_fewer_modes_comes_before_a_smaller_one_with_more() 
         await s.bound("data", to="b")
 
 
+async def winners(s: Stage) -> list[PersistentVolumeClaim]:
+    return [c for c in await s.client.list(PersistentVolumeClaim, "default") if c.status.phase == "Bound"]
+
+
 async def test_two_claims_and_one_volume_one_is_bound_and_the_other_waits() -> None:
     async with stage(roles=BINDER) as s:
         await asyncio.gather(*(s.claim(f"c{i}", cls="") for i in range(2)))
         await s.volume("only")
-        await asyncio.sleep(60)
+        await until(lambda: winners(s), PATIENCE)
+        await s.rest(60)
         claims = await s.client.list(PersistentVolumeClaim, "default")
         assert sorted(c.status.phase for c in claims) == ["Bound", "Pending"]
         (winner,) = [c for c in claims if c.status.phase == "Bound"]
@@ -67,7 +72,7 @@ async def test_a_lost_volume_comes_back_without_a_claim_ref_and_not_with_one_tha
         await s.claim(cls="")
         await s.bound("data", to="v")
         await s.delete(PersistentVolume, "v")
-        await asyncio.sleep(60)
+        await s.rest(60)
         held = await s.find(PersistentVolume, "v")
         assert held.is_deleting
         assert binding.VOLUME_PROTECTION in held.metadata.finalizers
@@ -77,7 +82,7 @@ async def test_a_lost_volume_comes_back_without_a_claim_ref_and_not_with_one_tha
         assert lost.status.access_modes == ()
         await s.event("ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
         await s.volume("v", claimRef={"namespace": "default", "name": "data"})
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert (await s.find(PersistentVolumeClaim, "data")).status.phase == "Lost"
         await s.edit(PersistentVolume, "v", {"metadata": {"finalizers": None}})
         await s.delete(PersistentVolume, "v")
@@ -97,7 +102,7 @@ async def test_a_claim_that_is_made_again_never_gets_the_old_ones_volume_until_t
         new = await s.claim(cls="")
         assert new.uid != old.uid
         await s.phase(PersistentVolume, "v", "Released")
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert (await s.find(PersistentVolume, "v")).status.phase == "Released"
         assert (await s.find(PersistentVolumeClaim, "data")).status.phase == "Pending"
         await s.edit(PersistentVolume, "v", {"spec": {"claimRef": {"uid": None}}})
@@ -146,10 +151,13 @@ async def test_a_default_class_that_comes_later_is_filled_in_and_no_class_is_lef
         await s.claim("unset", cls=None)
         await s.claim("none", cls="")
         await s.event("FailedBinding", about="unset")
-        await asyncio.sleep(60)
+        await s.rest(60)
         await s.storage_class("usual", default=True)
-        await asyncio.sleep(15)
-        assert (await s.find(PersistentVolumeClaim, "unset")).spec.storage_class_name == "usual"
+
+        async def adopted() -> bool:
+            return bool((await s.find(PersistentVolumeClaim, "unset")).spec.storage_class_name == "usual")
+
+        await until(adopted, 15 if is_virtual() else PATIENCE)
         assert (await s.find(PersistentVolumeClaim, "none")).spec.storage_class_name == ""
         asked = await s.event("ExternalProvisioning", about="unset")
         assert asked.message == (
@@ -176,16 +184,16 @@ class Behind:
 
 async def test_a_claim_that_the_cache_does_not_show_yet_is_asked_for_before_its_volume_is_released() -> None:
     async with stage(roles=()) as s:
-        behind = Behind(s.around.core.local())
+        behind = Behind(s.around.transport())
         async with Caches(behind) as caches, running(Binder(Client(behind, caches=caches)).run()):
-            await asyncio.sleep(1)
+            await caches.get(PersistentVolumeClaim).synced()
             made = await s.claim(cls="")
             ref = {"namespace": "default", "name": "data", "uid": made.uid}
             policy = {"persistentVolumeReclaimPolicy": "Delete"}
             await s.volume("v", claimRef=ref, **policy)
             await s.volume("w", claimRef={**ref, "uid": "somebody-else"})
             await s.phase(PersistentVolume, "w", "Released")
-            await asyncio.sleep(60)
+            await s.rest(60)
             assert (await s.find(PersistentVolume, "v")).status.phase == "Pending"
 
 
@@ -197,7 +205,7 @@ async def test_a_retained_volume_is_deleted_when_its_policy_changes() -> None:
         _, held = await s.bound()
         await s.delete(PersistentVolumeClaim, "data")
         await s.phase(PersistentVolume, held.name, "Released")
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert driver.called("DeleteVolume") == []
         await s.edit(PersistentVolume, held.name, {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
         await s.gone(PersistentVolume, held.name)
@@ -237,7 +245,14 @@ async def test_a_volume_made_for_a_claim_that_took_another_is_given_back_to_its_
         await s.volume("sooner", cls="fast")
         await s.bound("data", to="sooner")
         hold.release()
-        await asyncio.sleep(60)
+        await s.called("DeleteVolume")
+
+        async def settled() -> bool:
+            mine = await s.find(PersistentVolumeClaim, "data")
+            return len(await s.volumes()) == 1 and len(mine.metadata.finalizers) == 1
+
+        await until(settled, PATIENCE)
+        await s.rest(60)
         assert [v.name for v in await s.volumes()] == ["sooner"]
         assert driver.volumes == {}
         assert len(driver.called("CreateVolume")) == len(driver.called("DeleteVolume")) == 1
@@ -302,9 +317,12 @@ async def test_a_scrubber_that_fails_is_told_and_tried_again() -> None:
         failed = await s.phase(PersistentVolume, "v", "Failed")
         assert failed.status.message == "Recycle failed: no way"
         await s.event("VolumeFailedRecycle", "no way")
-        await asyncio.sleep(60)
-        again = await s.appears(Pod, first.name)
-        assert again.uid != first.uid
+
+        async def again() -> bool:
+            found = await s.find(Pod, first.name)
+            return found is not None and found.uid != first.uid
+
+        await until(again, PATIENCE)
 
 
 async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
@@ -320,7 +338,6 @@ async def test_a_volume_that_pods_still_use_is_not_scrubbed() -> None:
         assert (told.type, told.message) == ("Normal", "Volume is used by pods: default/web")
         assert await s.find(Pod, "recycler-for-v") is None
         await s.delete(Pod, "web", grace=0)
-        await asyncio.sleep(1)
         await s.appears(Pod, "recycler-for-v")
 
 

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from tests.contract.provisioning.scene import sizes, virtual
+from tests.contract.provisioning.scene import played, sizes
+from tests.contract.provisioning.stage import rest
 from tests.controllers.objects import claim, volume
 from volplane.api.core import Event, PersistentVolume
 from volplane.controllers.expand.controller import Expansion
 from volplane.rules import resizing
 
-pytestmark = pytest.mark.virtual
+pytestmark = pytest.mark.both
 
 
 async def test_a_claim_on_a_csi_volume_is_told_once_that_it_waits() -> None:
-    async with virtual() as stage, stage.controllers(Expansion):
+    async with played() as stage, stage.controllers(Expansion):
         await stage.bound()
         await stage.ask(size="2Gi")
         told = await stage.said("ExternalExpanding")
         assert told == "waiting for an external controller to expand this PVC"
-        await asyncio.sleep(3600)
+        await rest(3600)
         assert await stage.count("ExternalExpanding") == 1
         (event,) = [e for e in await stage.client.list(Event, "default") if e.reason == "ExternalExpanding"]
         assert event.source.component == "volume_expand"
 
 
 async def test_a_migrated_volume_gets_the_name_of_its_resizer() -> None:
-    async with virtual() as stage, stage.controllers(Expansion):
+    async with played() as stage, stage.controllers(Expansion):
         source = {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}
         await stage.client.create(volume("old", cls="fast", **source))
         await stage.client.create(claim("data", cls="fast", volumeName="old"))
@@ -38,7 +37,7 @@ async def test_a_migrated_volume_gets_the_name_of_its_resizer() -> None:
 
 
 async def test_a_flex_volume_waits_for_its_node_alone() -> None:
-    async with virtual() as stage, stage.controllers(Expansion):
+    async with played() as stage, stage.controllers(Expansion):
         flex = {"csi": None, "flexVolume": {"driver": "example.com/lvm"}}
         await stage.client.create(volume("flex", cls="fast", **flex))
         await stage.client.create(claim("data", cls="fast", volumeName="flex"))

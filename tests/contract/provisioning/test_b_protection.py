@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from volplane.client.client import Client
 from volplane.controllers.protection.controller import AttributesProtection, ClaimProtection
 from volplane.rules import binding
 
-pytestmark = pytest.mark.virtual
+pytestmark = pytest.mark.both
 
 CLAIM_GUARD = ("claim-protection",)
 
@@ -28,7 +27,7 @@ async def test_a_claim_used_by_a_running_pod_goes_when_the_pod_is_gone() -> None
         await s.pod("web", "data", node="n1")
         await s.edit(Pod, "web", {"status": {"phase": "Running"}}, status=True)
         await s.delete(PersistentVolumeClaim, "data")
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert (await s.find(PersistentVolumeClaim, "data")).is_deleting
         await s.delete(Pod, "web", grace=0)
         await s.gone(PersistentVolumeClaim, "data")
@@ -49,7 +48,7 @@ async def test_a_claim_used_by_a_pod_that_has_ended_stays_until_the_pod_is_delet
         await s.pod("job", "data", node="n1")
         await s.edit(Pod, "job", {"status": {"phase": phase}}, status=True)
         await s.delete(PersistentVolumeClaim, "data")
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert (await s.find(PersistentVolumeClaim, "data")).is_deleting
         await s.delete(Pod, "job", grace=0)
         await s.gone(PersistentVolumeClaim, "data")
@@ -74,11 +73,11 @@ async def test_a_pod_that_the_cache_does_not_show_yet_keeps_the_claim() -> None:
     async with stage(roles=()) as s:
         late: Any = Late(s.around.role("protection"))
         async with running(ClaimProtection(late).run()):
-            await asyncio.sleep(1)
+            await late.cache(Pod).synced()
             await s.claim(cls="")
             await s.pod("web", "data", node="n1")
             await s.delete(PersistentVolumeClaim, "data")
-            await asyncio.sleep(60)
+            await s.rest(60)
             held = await s.find(PersistentVolumeClaim, "data")
             assert binding.CLAIM_PROTECTION in held.metadata.finalizers
 
@@ -91,7 +90,7 @@ async def test_a_bound_volume_that_is_deleted_stays_with_its_claim_and_keeps_its
         await s.claim()
         _, held = await s.bound()
         await s.delete(PersistentVolume, held.name)
-        await asyncio.sleep(60)
+        await s.rest(60)
         kept = await s.find(PersistentVolume, held.name)
         assert kept.is_deleting
         assert binding.VOLUME_PROTECTION in kept.metadata.finalizers
@@ -149,7 +148,7 @@ async def test_a_foreign_claim_of_that_name_is_left_alone_and_the_pod_told() -> 
             "(pod is not owner)",
         )
         assert told.source.component == "ephemeral_volume"
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert (await s.find(PersistentVolumeClaim, "web-scratch")).uid == foreign.uid
 
 
@@ -162,8 +161,7 @@ async def test_a_finalizer_that_a_user_strips_comes_back() -> None:
             (PersistentVolume, "v", binding.VOLUME_PROTECTION),
         ):
             await s.edit(kind, name, {"metadata": {"finalizers": None}})
-            await asyncio.sleep(1)
-            assert finalizer in (await s.find(kind, name)).metadata.finalizers
+            await s.guarded(kind, name, finalizer)
 
 
 @pytest.mark.parametrize("by", ["a volume", "a claim", "a claim's current", "a claim's target"])
@@ -183,9 +181,9 @@ async def test_a_volume_attributes_class_that_is_named_anywhere_stays(by: str) -
             await s.edit(
                 PersistentVolumeClaim, "data", {"status": {"modifyVolumeStatus": target}}, status=True
             )
-        await asyncio.sleep(1)
+        await s.guarded(VolumeAttributesClass, "gold", binding.ATTRIBUTES_PROTECTION)
         await s.delete(VolumeAttributesClass, "gold")
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert (await s.find(VolumeAttributesClass, "gold")).is_deleting
         kind, name = (PersistentVolume, "v") if by == "a volume" else (PersistentVolumeClaim, "data")
         await s.edit(kind, name, {"metadata": {"finalizers": None}})

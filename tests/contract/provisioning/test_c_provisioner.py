@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import stage
+from tests.contract.provisioning.stage import PATIENCE, is_virtual, stage
 from tests.loops.inprocess import running, until
 from tests.support import scripted
 from tests.support.scripted import Break, Delay, Fail, Hold, Lose
@@ -22,13 +22,14 @@ from volplane.csi.outcome import Code
 from volplane.rules import binding
 from volplane.sidecars.provisioner.order import INTENT
 
+both = pytest.mark.both
 virtual = pytest.mark.virtual
 
 
 # DeadlineExceeded although the volume was made
 
 
-@virtual
+@both
 async def test_a_call_that_timed_out_after_the_volume_was_made_is_repeated_identically() -> None:
     driver = scripted.driver()
     driver.script("CreateVolume", Lose(), Lose())
@@ -59,7 +60,7 @@ async def test_the_same_on_a_real_socket(how: Any) -> None:
 # Claim deleted during background provisioning
 
 
-@virtual
+@both
 async def test_a_claim_deleted_while_the_call_is_open_is_provisioned_to_the_end_and_cleaned_up() -> None:
     driver = scripted.driver()
     driver.script("CreateVolume", Fail(Code.UNAVAILABLE), Lose(Code.ABORTED), Fail(Code.DEADLINE_EXCEEDED))
@@ -71,13 +72,14 @@ async def test_a_claim_deleted_while_the_call_is_open_is_provisioned_to_the_end_
         await s.gone(PersistentVolumeClaim, "data")
         assert len(driver.called("CreateVolume")) == 4
         await s.called("DeleteVolume")
-        await asyncio.sleep(60)
+        await until(lambda: s.none_left(PersistentVolume), PATIENCE)
+        await s.rest(60)
         assert await s.volumes() == []
         assert driver.volumes == {}
         assert len(driver.called("DeleteVolume")) == 1
 
 
-@virtual
+@both
 async def test_a_claim_deleted_after_a_final_error_is_dropped() -> None:
     driver = scripted.driver()
     driver.always("CreateVolume", Fail(Code.INTERNAL, "no luck"))
@@ -92,7 +94,7 @@ async def test_a_claim_deleted_after_a_final_error_is_dropped() -> None:
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolumeClaim, "data")
         calls = len(driver.called("CreateVolume"))
-        await asyncio.sleep(600)
+        await s.rest(600)
         assert len(driver.called("CreateVolume")) <= calls + 1
 
 
@@ -114,7 +116,7 @@ class Refusing:
         return await self._client.create(obj, **options)
 
 
-@virtual
+@both
 async def test_a_volume_that_cannot_be_saved_for_ten_minutes_is_saved_later_and_never_deleted() -> None:
     driver = scripted.driver()
     made: list[Refusing] = []
@@ -127,10 +129,10 @@ async def test_a_volume_that_cannot_be_saved_for_ten_minutes_is_saved_later_and_
         await s.storage_class()
         await s.claim()
         await s.called("CreateVolume")
-        await asyncio.sleep(600)
+        await s.rest(600)
         assert await s.volumes() == []
         made[0].refuses = False
-        await asyncio.sleep(1000)
+        await s.rest(1000)
         await s.bound()
         assert driver.called("DeleteVolume") == []
         assert len(driver.called("CreateVolume")) == 1
@@ -139,7 +141,7 @@ async def test_a_volume_that_cannot_be_saved_for_ten_minutes_is_saved_later_and_
 # ResourceExhausted, Internal
 
 
-@virtual
+@both
 @pytest.mark.parametrize(
     ("mode", "code", "kept"),
     [
@@ -159,16 +161,19 @@ async def test_a_full_node_is_given_back_and_another_error_keeps_it(
         chosen = {binding.SELECTED_NODE: "n1"} if kept is not None else {}
         await s.claim(notes=chosen)
         await s.called("CreateVolume")
-        await asyncio.sleep(10)
-        notes = (await s.find(PersistentVolumeClaim, "data")).metadata.annotations
-        if kept is not None:
-            assert (binding.SELECTED_NODE in notes) is kept
-        repeated = len(driver.called("CreateVolume")) > 1
-        assert repeated is (kept is not False)
-        assert INTENT not in notes
+
+        async def so_it_is() -> bool:
+            notes = (await s.find(PersistentVolumeClaim, "data")).metadata.annotations
+            repeated = len(driver.called("CreateVolume")) > 1
+            as_chosen = kept is None or (binding.SELECTED_NODE in notes) is kept
+            return as_chosen and repeated is (kept is not False) and INTENT not in notes
+
+        await until(so_it_is, PATIENCE)
+        await s.rest(10)
+        await until(so_it_is, PATIENCE)
 
 
-@virtual
+@both
 async def test_a_pod_whose_node_is_full_is_scheduled_elsewhere() -> None:
     driver = scripted.driver("topology")
     async with stage(driver) as s:
@@ -213,7 +218,7 @@ async def test_wrong_arguments_are_not_repeated_within_five_minutes() -> None:
         assert 2 <= len(driver.called("CreateVolume")) <= 13
 
 
-@virtual
+@both
 async def test_a_class_that_is_made_again_is_tried_at_once() -> None:
     driver = scripted.driver()
     driver.script("CreateVolume", Fail(Code.INVALID_ARGUMENT))
@@ -223,15 +228,14 @@ async def test_a_class_that_is_made_again_is_tried_at_once() -> None:
         await s.event("ProvisioningFailed")
         await s.delete(StorageClass, "fast")
         await s.storage_class()
-        await asyncio.sleep(10)
-        assert len(driver.called("CreateVolume")) == 2
         await s.bound()
+        assert len(driver.called("CreateVolume")) == 2
 
 
 # What the driver answers
 
 
-@virtual
+@both
 async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None:
     driver = scripted.driver()
     driver.answers = 1 << 29
@@ -239,7 +243,11 @@ async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None
         await s.storage_class()
         await s.claim()
         await s.called("DeleteVolume")
-        assert driver.volumes == {}
+
+        async def given_back() -> bool:
+            return driver.volumes == {}
+
+        await until(given_back, PATIENCE)
         await s.event("ProvisioningFailed", "created volume capacity 536870912 less than requested")
         assert INTENT in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
         driver.answers = None
@@ -247,7 +255,7 @@ async def test_a_volume_that_is_too_small_is_deleted_and_ordered_again() -> None
         assert held.spec.capacity == {"storage": "1Gi"}
 
 
-@virtual
+@both
 async def test_a_volume_of_unknown_size_has_the_size_that_was_asked_for() -> None:
     driver = scripted.driver()
     driver.answers = 0
@@ -258,7 +266,7 @@ async def test_a_volume_of_unknown_size_has_the_size_that_was_asked_for() -> Non
         assert quantity.value(held.spec.capacity["storage"]) == 1_500_000_000
 
 
-@virtual
+@both
 async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were() -> None:
     driver = scripted.driver("topology")
     driver.script("CreateVolume", Fail(Code.DEADLINE_EXCEEDED), Lose())
@@ -281,7 +289,7 @@ async def test_a_selected_node_that_is_gone_leaves_the_requirements_as_they_were
 # The end of a volume
 
 
-@virtual
+@both
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 async def test_a_volume_deleted_before_its_claim_keeps_its_policy(policy: str) -> None:
     driver = scripted.driver()
@@ -290,7 +298,7 @@ async def test_a_volume_deleted_before_its_claim_keeps_its_policy(policy: str) -
         await s.claim()
         _, held = await s.bound()
         await s.delete(PersistentVolume, held.name)
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert (await s.find(PersistentVolume, held.name)).is_deleting
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, held.name)
@@ -298,7 +306,7 @@ async def test_a_volume_deleted_before_its_claim_keeps_its_policy(policy: str) -
         assert len(driver.volumes) == (0 if policy == "Delete" else 1)
 
 
-@virtual
+@both
 async def test_a_released_volume_whose_policy_becomes_retain_is_kept() -> None:
     driver = scripted.driver()
     driver.always("DeleteVolume", Fail(Code.INTERNAL, "busy"))
@@ -310,13 +318,17 @@ async def test_a_released_volume_whose_policy_becomes_retain_is_kept() -> None:
         told = await s.event("VolumeFailedDelete", about=held.name)
         assert (told.type, told.message) == ("Warning", "rpc error: code = Internal desc = busy")
         await s.edit(PersistentVolume, held.name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
-        await asyncio.sleep(60)
+
+        async def let_go() -> bool:
+            kept = await s.find(PersistentVolume, held.name)
+            return binding.EXTERNAL_FINALIZER not in kept.metadata.finalizers
+
+        await until(let_go, PATIENCE)
         calls = len(driver.called("DeleteVolume"))
-        await asyncio.sleep(600)
+        await s.rest(600)
         assert len(driver.called("DeleteVolume")) == calls
         kept = await s.find(PersistentVolume, held.name)
         assert kept.status.phase == "Released"
-        assert binding.EXTERNAL_FINALIZER not in kept.metadata.finalizers
         assert len(driver.volumes) == 1
 
 
@@ -335,7 +347,7 @@ class Dropping:
         return await self._client.patch(type, *args, **options)
 
 
-@virtual
+@both
 async def test_a_finalizer_that_cannot_be_dropped_repeats_the_deletion() -> None:
     driver = scripted.driver()
     made: list[Dropping] = []
@@ -356,7 +368,7 @@ async def test_a_finalizer_that_cannot_be_dropped_repeats_the_deletion() -> None
         assert driver.volumes == {}
 
 
-@virtual
+@both
 async def test_an_unknown_reserved_parameter_is_refused_without_a_call() -> None:
     driver = scripted.driver()
     async with stage(driver) as s:
@@ -364,14 +376,14 @@ async def test_an_unknown_reserved_parameter_is_refused_without_a_call() -> None
         await s.claim()
         told = await s.event("ProvisioningFailed")
         assert "csi.storage.k8s.io/foo" in told.message
-        await asyncio.sleep(600)
+        await s.rest(600)
         assert driver.calls == []
 
 
 # Beyond the list
 
 
-@virtual
+@both
 async def test_a_volume_that_is_still_attached_is_not_deleted() -> None:
     driver = scripted.driver("attach")
     async with stage(driver) as s:
@@ -388,15 +400,14 @@ async def test_a_volume_that_is_still_attached_is_not_deleted() -> None:
         await s.gone(PersistentVolume, held.name)
 
 
-@virtual
+@both
 async def test_a_static_volume_of_the_driver_is_looked_after_too() -> None:
     driver = scripted.driver()
     async with stage(driver) as s:
         await s.volume("mine", persistentVolumeReclaimPolicy="Delete")
         await s.claim(cls="")
         await s.bound("data", to="mine")
-        await asyncio.sleep(1)
-        assert binding.EXTERNAL_FINALIZER in (await s.find(PersistentVolume, "mine")).metadata.finalizers
+        await s.guarded(PersistentVolume, "mine", binding.EXTERNAL_FINALIZER)
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, "mine")
         assert [r.volume_id for r in driver.called("DeleteVolume")] == ["vol-mine"]
@@ -419,24 +430,25 @@ async def test_a_call_that_hangs_holds_up_no_other_claim() -> None:
         hold.release()
 
 
-@virtual
+@both
 async def test_what_operators_count_is_counted_under_the_names_they_know() -> None:
     driver = scripted.driver()
     driver.script("CreateVolume", Fail(Code.INTERNAL))
     driver.script("DeleteVolume", Fail(Code.INTERNAL))
+    name = "counted-in-memory" if is_virtual() else "counted"  # the counts are of the whole process
     async with stage(driver) as s:
-        await s.storage_class("counted")
-        await s.claim(cls="counted")
+        await s.storage_class(name)
+        await s.claim(cls=name)
         _, held = await s.bound()
         await s.delete(PersistentVolumeClaim, "data")
         await s.gone(PersistentVolume, held.name)
     told = metrics.render().decode()
-    for name in (
-        'controller_persistentvolumeclaim_provision_total{class="counted",source=""} 1.0',
-        'controller_persistentvolumeclaim_provision_failed_total{class="counted",source=""} 1.0',
-        'controller_persistentvolumeclaim_provision_duration_seconds_count{class="counted",source=""} 1.0',
-        'controller_persistentvolume_delete_total{class="counted"} 1.0',
-        'controller_persistentvolume_delete_failed_total{class="counted"} 1.0',
-        'controller_persistentvolume_delete_duration_seconds_count{class="counted"} 1.0',
+    for line in (
+        f'controller_persistentvolumeclaim_provision_total{{class="{name}",source=""}} 1.0',
+        f'controller_persistentvolumeclaim_provision_failed_total{{class="{name}",source=""}} 1.0',
+        f'controller_persistentvolumeclaim_provision_duration_seconds_count{{class="{name}",source=""}} 1.0',
+        f'controller_persistentvolume_delete_total{{class="{name}"}} 1.0',
+        f'controller_persistentvolume_delete_failed_total{{class="{name}"}} 1.0',
+        f'controller_persistentvolume_delete_duration_seconds_count{{class="{name}"}} 1.0',
     ):
-        assert name in told
+        assert line in told

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 from google.protobuf import json_format
 
-from tests.contract.provisioning.stage import stage
+from tests.contract.provisioning.stage import PATIENCE, stage
+from tests.loops.inprocess import until
 from tests.support import scripted
 from volplane.api import codec
 from volplane.api.core import PersistentVolumeClaim, SecretReference
 from volplane.rules import binding
 
-pytestmark = pytest.mark.virtual
+pytestmark = pytest.mark.both
 
 PREFIX = "csi.storage.k8s.io/"
 
@@ -327,7 +327,10 @@ async def test_a_node_without_a_registration_is_given_back() -> None:
         await s.storage_class(mode="WaitForFirstConsumer")
         await s.claim(notes={binding.SELECTED_NODE: "unknown"})
         await s.event("ProvisioningFailed", "error generating accessibility requirements")
-        await asyncio.sleep(5)
-        notes = (await s.find(PersistentVolumeClaim, "data")).metadata.annotations
-        assert binding.SELECTED_NODE not in notes
+
+        async def given_back() -> bool:
+            mine = await s.find(PersistentVolumeClaim, "data")
+            return binding.SELECTED_NODE not in mine.metadata.annotations
+
+        await until(given_back, PATIENCE)
         assert driver.calls == []

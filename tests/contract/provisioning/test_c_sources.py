@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import Stage, provisioning, stage
+from tests.contract.provisioning.stage import PATIENCE, Stage, is_virtual, provisioning, stage
+from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import Fail, Hold
 from tests.support.snapshots import definitions
@@ -16,7 +17,7 @@ from volplane.api.core import PersistentVolumeClaim
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.csi.outcome import Code
 
-pytestmark = pytest.mark.virtual
+pytestmark = pytest.mark.both
 
 RESTORING = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 CLONING = "provisioner.storage.kubernetes.io/cloning-protection"
@@ -82,8 +83,11 @@ async def test_a_volume_is_restored_from_a_snapshot_that_is_held_meanwhile() -> 
         assert request.volume_content_source.snapshot.snapshot_id == "snap-before"
         hold.release()
         await s.bound("copy")
-        await asyncio.sleep(1)
-        assert RESTORING not in (await s.find(VolumeSnapshot, "before")).metadata.finalizers
+
+        async def let_go() -> bool:
+            return RESTORING not in (await s.find(VolumeSnapshot, "before")).metadata.finalizers
+
+        await until(let_go, PATIENCE)
 
 
 async def test_a_snapshot_that_is_deleted_during_the_restore_stays_until_the_volume_is_there() -> None:
@@ -93,11 +97,14 @@ async def test_a_snapshot_that_is_deleted_during_the_restore_stays_until_the_vol
         await s.storage_class()
         await s.claim()
         await snapshot(s, driver)
-        driver.script("CreateVolume", *[Fail(Code.UNAVAILABLE)] * 4)
+        hold = Hold()
+        driver.script("CreateVolume", *[Fail(Code.UNAVAILABLE)] * 3, hold)
         await s.claim("copy", dataSource=FROM_SNAPSHOT)
         await s.called("CreateVolume", 2)
         await s.delete(VolumeSnapshot, "before")
+        await hold.reached.wait()
         assert (await s.find(VolumeSnapshot, "before")).is_deleting
+        hold.release()
         await s.bound("copy")
         await s.gone(VolumeSnapshot, "before")
 
@@ -129,20 +136,38 @@ async def test_a_snapshot_that_does_not_fit_is_refused_with_the_reason(spec: Any
             await s.bound("copy")
 
 
-async def test_a_snapshot_that_is_not_ready_is_waited_for_and_its_readiness_noticed() -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_snapshot_that_is_not_ready_is_waited_for_and_its_readiness_noticed(when: str) -> None:
+    """Whether the kinds of snapshots were installed before the provisioner started or after."""
     driver = scripted.driver("snapshots")
     async with stage(driver, roles=("binder",)) as s:
-        await defined(s)
+        if when == "before":
+            await defined(s)
         await s.storage_class()
         async with provisioning(s.around.role("csi-provisioner"), driver):
             await s.claim()
+            if when == "after":
+                await s.bound()  # the provisioner is at work
+                await defined(s)
             await snapshot(s, driver, ready=False)
             await s.claim("copy", dataSource=FROM_SNAPSHOT)
             await s.event("ProvisioningFailed", "not ready to use")
-            await asyncio.sleep(1000)  # the pauses between two tries are minutes by now
+            await s.rest(1000)  # the pauses between two tries are minutes by now
             await bind(s, ready=True)
-            await asyncio.sleep(1)
             await s.bound("copy")
+
+
+async def test_a_claim_older_than_the_kinds_of_snapshots_begins_when_its_snapshot_is_there() -> None:
+    driver = scripted.driver("snapshots")
+    async with stage(driver) as s:
+        await s.storage_class()
+        await s.claim()
+        await s.claim("copy", dataSource=FROM_SNAPSHOT)
+        await s.event("ProvisioningFailed", "before", about="copy")
+        await s.rest(1000)  # the pauses between two tries are minutes by now
+        await defined(s)
+        await snapshot(s, driver)
+        await s.bound("copy")
 
 
 async def test_a_driver_without_snapshots_is_not_asked_to_restore_one() -> None:
@@ -175,7 +200,8 @@ async def test_a_claim_is_cloned_and_protected_until_the_clone_is_bound() -> Non
         await s.storage_class()
         await s.claim()
         _, held = await s.bound()
-        driver.script("CreateVolume", *[Fail(Code.UNAVAILABLE)] * 4)
+        hold = Hold()
+        driver.script("CreateVolume", *[Fail(Code.UNAVAILABLE)] * 3, hold)
         await s.claim("copy", size="2Gi", dataSource=FROM_CLAIM)
         await s.called("CreateVolume", 2)
         assert held.spec.csi is not None
@@ -183,8 +209,10 @@ async def test_a_claim_is_cloned_and_protected_until_the_clone_is_bound() -> Non
         assert request.volume_content_source.volume.volume_id == held.spec.csi.volume_handle
         assert CLONING in (await s.find(PersistentVolumeClaim, "data")).metadata.finalizers
         await s.delete(PersistentVolumeClaim, "data")
-        await asyncio.sleep(2)
+        await s.rest(2)
+        await hold.reached.wait()
         assert (await s.find(PersistentVolumeClaim, "data")).is_deleting
+        hold.release()
         await s.bound("copy")
         await s.gone(PersistentVolumeClaim, "data")
 
@@ -221,9 +249,8 @@ async def test_a_clone_of_a_claim_that_is_bound_later_begins_at_once() -> None:
         await hold.reached.wait()
         await s.claim("copy", dataSource=FROM_CLAIM)
         await s.event("ProvisioningFailed", "claim data is Pending, not Bound")
-        await asyncio.sleep(1000)
+        await s.rest(1000)
         hold.release()
-        await asyncio.sleep(1)
         await s.bound("copy")
 
 
@@ -235,18 +262,24 @@ async def test_a_source_that_only_a_populator_knows_is_left_to_it() -> None:
         await s.claim("copy", dataSourceRef=source)
         told = await s.event("Provisioning")
         assert told.message == "Assuming an external populator will provision the volume"
-        await asyncio.sleep(600)
+        await s.rest(600)
         assert driver.calls == []
 
 
 async def test_a_snapshot_held_for_nobody_is_let_go_by_the_sweep() -> None:
     driver = scripted.driver("snapshots")
-    async with stage(driver) as s:
+    often = {} if is_virtual() else {"snapshot_orphan_sweep_interval": 0.1}
+    async with stage(driver, **often) as s:
         await defined(s)
         orphan = {
             "metadata": {"name": "before", "namespace": "default", "finalizers": [RESTORING]},
             "spec": {"source": {"persistentVolumeClaimName": "data"}},
         }
         await s.client.create(codec.convert(VolumeSnapshot, orphan))
-        await asyncio.sleep(301)
-        assert (await s.find(VolumeSnapshot, "before")).metadata.finalizers == ()
+
+        async def let_go() -> bool:
+            return (await s.find(VolumeSnapshot, "before")).metadata.finalizers == ()
+
+        if is_virtual():
+            await asyncio.sleep(301)
+        await until(let_go, PATIENCE)

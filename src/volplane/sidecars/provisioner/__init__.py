@@ -28,7 +28,7 @@ from volplane.sidecars.provisioner.controller import (
     Turns,
     Volumes,
     owner,
-    serves_snapshots,
+    snapshots_defined,
 )
 from volplane.sidecars.provisioner.settings import Settings
 
@@ -60,20 +60,20 @@ async def run(
         stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (f"-{here}" if here else "")
         async with Recorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
             changed = await _publish(client, driver, settings, events, turns, group, me, namespace)
-            snapshots = "CREATE_DELETE_SNAPSHOT" in driver.controller and await serves_snapshots(client)
             claims = Claims(
                 client,
                 driver,
                 settings,
                 events=events,
                 identity=stamp,
-                snapshots=snapshots,
                 turns=turns,
                 changed=changed,
             )
             group.create_task(claims.run())
             volumes = Volumes(client, driver, settings, events=events, turns=turns, changed=changed)
             group.create_task(volumes.run())
+            if "CREATE_DELETE_SNAPSHOT" in driver.controller:
+                group.create_task(_follow_snapshots(client, claims))
             if driver.controller & {"CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME"}:
                 group.create_task(Guard(client, driver, settings, events=events).run())
 
@@ -87,6 +87,12 @@ async def run(
         identity=me,
         namespace=namespace,
     )
+
+
+async def _follow_snapshots(client: Client, claims: Claims) -> None:
+    """Whenever the kinds of snapshots are installed: perhaps after us."""
+    await snapshots_defined(client)
+    await claims.follow_snapshots()
 
 
 async def _turns(client: Client, driver: Driver, settings: Settings, node: str) -> Turns:

@@ -99,6 +99,8 @@ def volume_name(claim: PersistentVolumeClaim, driver: Driver) -> str:
 
 
 def plan(claim: PersistentVolumeClaim, world: World, order: Order | None, driver: Driver) -> Iterator[Step]:
+    if order is not None and driver.node and order.node != driver.node:
+        return  # another node's provisioner has it in work
     if world.volume is not None:
         if is_noted(claim) and order is not None:
             yield Settle()

@@ -71,7 +71,6 @@ class Claims(Controller[str]):
         *,
         events: Recorder,
         identity: str,
-        snapshots: bool = False,
         turns: Turns | None = None,
         changed: Callable[[str], None] = lambda storage_class: None,
     ) -> None:
@@ -79,10 +78,11 @@ class Claims(Controller[str]):
         self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
         super().__init__(client, events=events)
         self.driver, self.settings, self.identity = driver, settings, identity
-        self.snapshots, self.turns, self.changed = snapshots, turns, changed
+        self.turns, self.changed = turns, changed
         self.facts = facts(
             driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
         )
+        self._snapshots = False  # whether their changes are heard
         self._attempts: dict[str, Attempt] = {}  # by the claim's uid
         self._unsaved: dict[str, PersistentVolume] = {}
         self._binding: dict[str, float] = {}  # until when the binder has the claim to itself
@@ -96,8 +96,6 @@ class Claims(Controller[str]):
         self.classes = self.watch(StorageClass, self._class_changed)
         self.by_class = self.claims.index("unbound class", _class_of)
         self.by_source = self.claims.index("source", sources.keys_of)
-        if self.snapshots:
-            self.watch(VolumeSnapshot, self._snapshot_changed)
         if self.facts.has_topology and self.turns is None:
             self.nodes = self.watch(Node, self._place_changed)
             self.registrations = self.watch(CSINode, self._place_changed)
@@ -117,6 +115,12 @@ class Claims(Controller[str]):
             yield from (clone.key for clone in self.by_source[f"{sources.CLAIM}/{claim.key}"])
         if claim is not None and (old is new or plans.claim_facts(old) != plans.claim_facts(new)):
             yield claim.key
+
+    async def follow_snapshots(self) -> None:
+        """Hear of snapshots, if the cluster has them by now."""
+        if not self._snapshots and await holding.serves_snapshots(self.client) and not self._snapshots:
+            self._snapshots = True
+            self.join(VolumeSnapshot, self._snapshot_changed)
 
     def _snapshot_changed(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
         if new is not None and old is not new:
@@ -163,6 +167,9 @@ class Claims(Controller[str]):
     async def _world(self, claim: PersistentVolumeClaim) -> World:
         name = plans.volume_name(claim, self.facts)
         attributes = None
+        source = await holding.look(self.client, claim, self.claims, self.volumes)
+        if source.snapshot is not None:
+            await self.follow_snapshots()
         if wanted := claim.spec.volume_attributes_class_name:
             attributes = await self.client.find(VolumeAttributesClass, wanted)
         return World(
@@ -172,7 +179,7 @@ class Claims(Controller[str]):
             nodes=self._nodes(),
             registrations=self._registrations(),
             infeasible=self._verdict(claim),
-            source=await holding.look(self.client, claim, self.claims, self.volumes),
+            source=source,
         )
 
     def _nodes(self) -> Mapping[str, Node]:

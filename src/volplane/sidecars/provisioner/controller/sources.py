@@ -17,6 +17,7 @@ from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.client.cache import Cache
 from volplane.client.client import Client
 from volplane.loops.controller import Controller, Refused
+from volplane.loops.defined import established
 from volplane.loops.events import Recorder
 from volplane.rules.steps import UNTIL_CHANGED
 from volplane.sidecars import Driver
@@ -34,6 +35,14 @@ async def serves_snapshots(client: Client) -> bool:
     except (NotFound, Forbidden):
         return False
     return True
+
+
+async def snapshots_defined(client: Client) -> None:
+    """Until somebody has defined the kind; at once where we may not know."""
+    try:
+        await established(client, "volumesnapshots.snapshot.storage.k8s.io")
+    except Forbidden as error:
+        log.info("definitions cannot be seen, snapshots will be when a claim asks for one: %s", error)
 
 
 async def look(

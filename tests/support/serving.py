@@ -1,0 +1,67 @@
+"""The real API server on HTTPS, and roles that are its clients as other processes are: each with a connection
+of its own, and with caches that know only what its own watches have brought.
+
+The subtle thing: all servers of a run share one directory of keys and certificates, because making them takes
+longer than everything else at a server's start. The store is new each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+from volplane import apiserver
+from volplane.client import kubeconfig
+from volplane.client.client import Client
+from volplane.client.https import Https
+from volplane.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from volplane.apiserver.server import Server
+
+
+class Served:
+    """One server and the clients of any number of roles. `client` is the user's."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.kubeconfig = str(server.kubeconfig)
+        self._transports: list[Https] = []
+        self._clients: list[Client] = []
+        self.client = self.role("test")
+
+    def transport(self) -> Https:
+        made = kubeconfig.load(self.kubeconfig, server=self.server.url)
+        self._transports.append(made)
+        return made
+
+    def role(self, component: str) -> Client:
+        made = Client(self.transport(), component=component)
+        self._clients.append(made)
+        return made
+
+    async def close(self) -> None:
+        await asyncio.gather(*(client.close() for client in self._clients))
+        await asyncio.gather(*(transport.close() for transport in self._transports))
+
+
+@cache
+def keys() -> str:
+    return tempfile.mkdtemp(prefix="keys-")
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Served]:
+    store = MemoryStore()
+    server = await apiserver.run(apiserver.Settings(data_dir=keys(), port=0), store)
+    around = Served(server)
+    try:
+        yield around
+    finally:
+        await around.close()
+        await server.close(1.0)
+        await store.close()

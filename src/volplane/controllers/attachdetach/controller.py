@@ -117,12 +117,20 @@ class AttachDetach(Controller[str]):
 
     def _of_claim(self, key: str) -> Iterator[str]:
         for volume in self.by_claim[key]:
-            yield from unique_name(volume)
+            yield from self._of_volume(volume)
+
+    def _of_volume(self, volume: PersistentVolume) -> Iterator[str]:
+        """What no pod uses, nothing is attached of and nobody remembers wakes nobody."""
+        used = self.users[claim_key(volume)] or self.by_volume[volume.name]
+        for name in unique_name(volume):
+            books = (self._since, self._told, self._failures)
+            if used or name in self.listings or any(name in book for book in books):
+                yield name
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         for volume in (old, new):
             if volume is not None:
-                yield from unique_name(volume)
+                yield from self._of_volume(volume)
 
     def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> Iterator[str]:
         attachment = new or old

@@ -45,13 +45,33 @@ from volplane.controllers.binder.steps import (
 )
 from volplane.loops.controller import Controller
 from volplane.rules import classes, pods
-from volplane.rules.binding import BIND_COMPLETED, claim_class, claim_key, volume_class
+from volplane.rules.binding import (
+    BETA_STORAGE_CLASS,
+    BETA_STORAGE_PROVISIONER,
+    BIND_COMPLETED,
+    BOUND_BY_CONTROLLER,
+    MIGRATED_TO,
+    SELECTED_NODE,
+    STORAGE_PROVISIONER,
+    claim_class,
+    claim_key,
+    volume_class,
+)
 from volplane.rules.steps import Say, Wait
 
 log = logging.getLogger(__name__)
 
 COMPONENT = "persistentvolume-controller"
 UNSET = "\0unset"  # the index key of claims that name no class; "" is a class of its own
+NOTES = (
+    BIND_COMPLETED,
+    BOUND_BY_CONTROLLER,
+    STORAGE_PROVISIONER,
+    BETA_STORAGE_PROVISIONER,
+    BETA_STORAGE_CLASS,
+    MIGRATED_TO,
+    SELECTED_NODE,
+)
 NAMES = {Take: "claimRef", Point: "volumeName", HandOff: "storage-provisioner", Adopt: "default class"}
 
 
@@ -73,6 +93,14 @@ def waiting_class(claim: PersistentVolumeClaim) -> list[str]:
 
 def named_volume(claim: PersistentVolumeClaim) -> list[str]:
     return [claim.spec.volume_name] if claim.spec.volume_name else []
+
+
+def is_same(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
+    """To the binder: nothing of what its plans read is different."""
+    if old.uid != new.uid or old.spec != new.spec or old.status != new.status:
+        return False
+    before, now = old.metadata.annotations, new.metadata.annotations
+    return all(before.get(note) == now.get(note) for note in NOTES)
 
 
 class Binder(Controller[str]):
@@ -107,6 +135,8 @@ class Binder(Controller[str]):
         assert claim is not None
         if new is None or BIND_COMPLETED in new.metadata.annotations:
             self._said.pop(claim.uid, None)
+        if old is not None and new is not None and old is not new and is_same(old, new):
+            return  # finalizers, and what others note on it
         if new is not None:
             yield f"pvc/{claim.key}"
         if claim.spec.volume_name:

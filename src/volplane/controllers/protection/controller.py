@@ -20,12 +20,14 @@ from volplane.controllers.protection.plan import (
     Release,
     Step,
     classes_of,
+    is_at_rest,
     plan_attributes,
     plan_claim,
     plan_volume,
 )
 from volplane.loops.controller import Controller
 from volplane.rules import pods
+from volplane.rules.binding import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.rules.steps import Wait
 
 T = TypeVar("T", PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass)
@@ -64,9 +66,14 @@ class ClaimProtection(Guard):
         self.lists = Lists(client)
 
     def setup(self) -> None:
-        self.claims = self.watch(PersistentVolumeClaim, lambda old, new: [new.key] if new else [])
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
         self.pods = self.watch(Pod, self.keys_of_pod)
         self.users = self.pods.index("claims", pods.claim_keys)
+
+    def keys_of_claim(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> Iterable[str]:
+        return [new.key] if new is not None and not is_at_rest(new, CLAIM_PROTECTION) else []
 
     def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
         for key in pods.claim_keys(old) if old is not None else ():
@@ -90,7 +97,10 @@ class VolumeProtection(Guard):
     name = "persistentvolume-protection-controller"
 
     def setup(self) -> None:
-        self.volumes = self.watch(PersistentVolume, lambda old, new: [new.key] if new else [])
+        self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
+
+    def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterable[str]:
+        return [new.key] if new is not None and not is_at_rest(new, VOLUME_PROTECTION) else []
 
     async def reconcile(self, key: str) -> None:
         volume = self.volumes.get(key)

@@ -35,6 +35,11 @@ class Recheck(Struct, frozen=True):
 Step = Protect | Release | Recheck | Wait
 
 
+def is_at_rest(obj: PersistentVolume | PersistentVolumeClaim, finalizer: str) -> bool:
+    """Protected, and nobody deletes it: most changes are of such objects, and none of our business."""
+    return not obj.is_deleting and finalizer in obj.metadata.finalizers
+
+
 def plan_claim(claim: PersistentVolumeClaim, users: Sequence[Pod], *, proven: bool = False) -> Iterator[Step]:
     """`users` are pods that name the claim; `proven`: they were read from the server."""
     have = claim.metadata.finalizers

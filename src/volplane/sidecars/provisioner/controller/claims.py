@@ -113,8 +113,16 @@ class Claims(Controller[str]):
                 self.turns.forget(old.uid)
         if claim is not None and old is not new:
             yield from (clone.key for clone in self.by_source[f"{sources.CLAIM}/{claim.key}"])
+        if not any(side is not None and self._concerns(side) for side in (new, old)):
+            return
         if claim is not None and (old is new or plans.claim_facts(old) != plans.claim_facts(new)):
             yield claim.key
+
+    def _concerns(self, claim: PersistentVolumeClaim) -> bool:
+        """There may be something to do for it; most claims have their volume, or want another driver's."""
+        if claim.uid in self._attempts or claim.uid in self._unsaved or claim.uid in self._binding:
+            return True
+        return orders.is_noted(claim) or plans.wants_volume(claim, self.driver.name)
 
     async def follow_snapshots(self) -> None:
         """Hear of snapshots, if the cluster has them by now."""
@@ -157,8 +165,9 @@ class Claims(Controller[str]):
 
     def _left_behind(self, key: str, claim: PersistentVolumeClaim | None) -> list[Attempt]:
         """Calls that are open for a claim that is gone: without its finalizer, by somebody's force."""
-        uid = claim.uid if claim is not None else ""
-        return [a for a in self._attempts.values() if a.claim.key == key and a.claim.uid != uid]
+        if claim is not None and claim.uid in self._attempts:
+            return []  # of one name there is only one in work
+        return [a for a in self._attempts.values() if a.claim.key == key]
 
     def _order(self, claim: PersistentVolumeClaim) -> Order | None:
         attempt = self._attempts.get(claim.uid)

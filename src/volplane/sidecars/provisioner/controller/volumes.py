@@ -68,7 +68,9 @@ class Volumes(Controller[str]):
             self.by_volume = self.attachments.index("volume", _volume_of)
 
     def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
-        if new is not None and (old is new or plans.volume_facts(old) != plans.volume_facts(new)):
+        if new is None or not plans.is_responsible(new, self.driver.name):
+            return
+        if old is new or plans.volume_facts(old) != plans.volume_facts(new):
             yield new.name
 
     def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:

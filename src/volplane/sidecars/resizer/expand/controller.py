@@ -65,14 +65,21 @@ class Expansions(Controller[str]):
         if new is None:
             if old is not None:
                 self._forget(old)
+        elif not self._concerns(new) and (old is None or not self._concerns(old)):
+            return
         elif old is new or plans.claim_facts(old) != plans.claim_facts(new):
             yield new.key
+
+    def _concerns(self, claim: PersistentVolumeClaim) -> bool:
+        return plans.is_wanted(claim) or self.facts.annotates
 
     def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or new.spec.claim_ref is None:
             return
         if old is None or old.spec.claim_ref != new.spec.claim_ref:
-            yield binding.claim_key(new)
+            claim = self.claims.at(binding.claim_key(new))
+            if claim is not None and self._concerns(claim):
+                yield claim.key
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or pods.has_let_go(new)):

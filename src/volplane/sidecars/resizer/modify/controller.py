@@ -67,12 +67,16 @@ class Modifications(Controller[str]):
             if old is not None:
                 self._settled.discard(old.uid)
                 self._slow.pop(old.uid, None)
+        elif not plans.is_wanted(new) and (old is None or not plans.is_wanted(old)):
+            return
         elif old is new or plans.claim_facts(old) != plans.claim_facts(new):
             yield new.key
 
     def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if old is None and new is not None and new.spec.claim_ref is not None:
-            yield binding.claim_key(new)
+            claim = self.claims.at(binding.claim_key(new))
+            if claim is not None and plans.is_wanted(claim):
+                yield claim.key
 
     def _class_changed(
         self, old: VolumeAttributesClass | None, new: VolumeAttributesClass | None

@@ -63,12 +63,10 @@ def plan(
     memory: Memory,
     classes: Callable[[str], VolumeAttributesClass | None],
 ) -> Iterator[Step]:
-    if claim.status.phase != "Bound" or not is_ours(volume, driver):
+    if not is_wanted(claim) or not is_ours(volume, driver):
         return
     wanted = claim.spec.volume_attributes_class_name or ""
     status = claim.status.modify_volume_status
-    if status is None and wanted == (claim.status.current_volume_attributes_class_name or ""):
-        return
     if memory.slow > 0 and status is not None and status.target_volume_attributes_class_name == wanted:
         why = (
             f"skipping volume modification for pvc {claim.key}, because modification previously failed with "
@@ -83,6 +81,15 @@ def plan(
         yield from _go_on(status.target_volume_attributes_class_name, classes)
     else:
         yield from _begin(claim, wanted, classes)
+
+
+def is_wanted(claim: PersistentVolumeClaim) -> bool:
+    """Bound, and its class is another than it has, or on its way."""
+    if claim.status.phase != "Bound":
+        return False
+    wanted = claim.spec.volume_attributes_class_name or ""
+    has = claim.status.current_volume_attributes_class_name or ""
+    return claim.status.modify_volume_status is not None or wanted != has
 
 
 def _cancel(claim: PersistentVolumeClaim) -> Iterator[Step]:

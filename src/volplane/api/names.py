@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+from functools import lru_cache
 
 _LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
@@ -32,6 +33,7 @@ def is_subdomain(name: str) -> bool:
     return len(name) <= 253 and _SUBDOMAIN.match(name) is not None
 
 
+@lru_cache(maxsize=2048)  # the same few keys on all objects
 def is_qualified(key: str) -> bool:
     """A label or annotation key: an optional DNS prefix, a slash, a name."""
     prefix, slash, name = key.rpartition("/")

@@ -24,6 +24,7 @@ from volplane.apiserver.acts import name_in
 from volplane.apiserver.auth.authorize import Act, Authority
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.canonical import canonical
+from volplane.apiserver.patch import Own
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.reviews import access_of
 from volplane.apiserver.selection import select
@@ -124,7 +125,7 @@ class Local:
             head = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
             body = msgspec.json.encode({**head, **patch})
             return _typed(type, (await apply(self._backend, entry, call, body, force=force)).obj)
-        body = msgspec.json.encode(patch)
+        body = Own(msgspec.json.encode(patch))
         return _typed(type, (await change(self._backend, entry, call, style.value, body)).obj)
 
     async def delete(

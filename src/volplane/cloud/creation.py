@@ -166,7 +166,7 @@ class Creation:
         return await self._service.ledger.put_volume(structs.replace(volume, **changes))
 
     async def _reserve(self, size: int) -> None:
-        left = await self.capacity() if await self._service.disks.free() else 0
+        left = await self.capacity()
         if size * GIB > left:
             raise errors.no_room(f"{size} GiB are wanted, {left // GIB} GiB are left")
         self._pending += size
@@ -175,5 +175,8 @@ class Creation:
         """Bytes that can still be promised."""
         service = self._service
         # What disks hold already is promised and gone from the free space: it must not count twice.
-        space = await service.disks.free() + await service.disks.written()
+        free = await service.disks.free()
+        if not free:
+            return 0
+        space = free + await service.disks.written()
         return max(0, int(space * service.thin) - (service.ledger.granted + self._pending) * GIB)

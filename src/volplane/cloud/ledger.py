@@ -29,6 +29,7 @@ class Ledger:
         self.modifications: dict[str, Modification] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.tokens: dict[str, str] = {}  # client token → volume
+        self.granted = 0  # GiB promised to all volumes together
 
     async def load(self) -> None:
         for volume in await self._read(_VOLUMES, Volume):
@@ -47,7 +48,7 @@ class Ledger:
 
     async def drop_volume(self, volume: Volume) -> None:
         await self._drop(_VOLUMES + volume.id)
-        del self.volumes[volume.id]
+        self.granted -= self.volumes.pop(volume.id).shape.size
         if change := self.modifications.get(volume.id):  # after the volume: a record of nothing does no harm
             await self.drop_modification(change)
         self.tokens.pop(volume.token, None)
@@ -82,12 +83,9 @@ class Ledger:
     def attached_to(self, instance: str) -> list[Volume]:
         return [v for v in self.volumes.values() if v.attachment and v.attachment.instance == instance]
 
-    @property
-    def granted(self) -> int:
-        """GiB promised to all volumes together."""
-        return sum(v.shape.size for v in self.volumes.values())
-
     def _remember(self, volume: Volume) -> None:
+        before = self.volumes.get(volume.id)
+        self.granted += volume.shape.size - (before.shape.size if before is not None else 0)
         self.volumes[volume.id] = volume
         if volume.token:
             self.tokens[volume.token] = volume.id

@@ -266,6 +266,9 @@ def _topology(
 
 
 def _secrets(claim: PersistentVolumeClaim, parameters: Mapping[str, str], volume: str) -> Secrets:
+    if not any("secret" in key.lower() for key in parameters):
+        return Secrets()  # as most classes
+
     def secret(which: keys.SecretKeys) -> SecretReference | None:
         return keys.secret(which, parameters, volume, claim)
 

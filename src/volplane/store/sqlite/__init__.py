@@ -219,6 +219,7 @@ class SqliteStore:
         self._closed = True
         self._hub.close()
         self._waiters.close()
+        self._writer.hand_over()
         await asyncio.get_running_loop().run_in_executor(self._executor, self._shut)
         self._executor.shutdown()
 

@@ -1,7 +1,9 @@
 """The one thread that writes: takes what has queued up, commits it in one go, tells the loop once.
 
 While a commit waits for the disk the next writes gather, so that the disk's latency is shared (group
-commit). The thread decides nothing that the database does not decide; the loop turns outcomes into events.
+commit); and what one turn of the loop writes is handed over together, because a thread that is woken for each
+of them takes the interpreter from the loop each time. The thread decides nothing that the database does not
+decide; the loop turns outcomes into events.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Writer:
         self._database = database
         self._tell = tell  # on the loop, in commit order
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[Write | Job] = SimpleQueue()
+        self._queue: SimpleQueue[list[Write] | Job] = SimpleQueue()
+        self._gathered: list[Write] = []  # in this turn of the loop
         self._next: list[Write] = []
         self._broken: StoreError | None = None
         self._ended = False
@@ -51,7 +54,14 @@ class Writer:
         self._thread.start()
 
     def submit(self, write: Write) -> None:
-        self._queue.put(write)
+        if not self._gathered:
+            self._loop.call_soon(self.hand_over)
+        self._gathered.append(write)
+
+    def hand_over(self) -> None:
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
 
     def run(self, job: Job) -> asyncio.Future[None]:
         """Run something on the writer's connection, between two batches."""
@@ -65,11 +75,12 @@ class Writer:
                 error = Failed(str(refused))
             self._loop.call_soon_threadsafe(_settle, done, error)
 
+        self.hand_over()
         self._queue.put(attempt)
         return done
 
     def stop(self) -> None:
-        """Finish what is queued and end the thread. Blocks."""
+        """Finish what was handed over and end the thread. Blocks."""
         self._queue.put(self._end)
         self._thread.join()
 
@@ -88,15 +99,21 @@ class Writer:
         """Fill up the next batch with what waits; a job ends the batch and runs after it."""
         while len(self._next) < LARGEST_BATCH and (not self._next or self._queue.qsize()):
             item = self._queue.get()  # blocks only when there is nothing to do
-            if not isinstance(item, Write):
+            if not isinstance(item, list):
                 return item
-            self._next.append(item)
+            self._next += item
         return None
 
     def _take(self) -> list[Write]:
         """The first write to each key; a second one must see the first, so it stays for the batch after."""
         first: dict[str, Write] = {}
-        self._next = [write for write in self._next if first.setdefault(write.key, write) is not write]
+        rest = []
+        for write in self._next:
+            if write.key in first or len(first) == LARGEST_BATCH:
+                rest.append(write)
+            else:
+                first[write.key] = write
+        self._next = rest
         return list(first.values())
 
     def _commit(self, writes: list[Write]) -> Batch:

@@ -86,6 +86,7 @@ class Claims(Controller[str]):
         self._attempts: dict[str, Attempt] = {}  # by the claim's uid
         self._unsaved: dict[str, PersistentVolume] = {}
         self._binding: dict[str, float] = {}  # until when the binder has the claim to itself
+        self._resting: set[str] = set()  # keys of claims whose order stays on while others begin
         self._infeasible: dict[str, tuple[str, float]] = {}  # class uid, until when
         self._unnoted: set[str] = set()  # uids of claims whose order we may not write down
         self._placeless: set[str] = set()  # keys that a node or a registration may help
@@ -350,6 +351,8 @@ class Claims(Controller[str]):
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
         log.info("Succeeded in saving volume", extra={"PVC": claim.key, "PV": volume.name})
         self._attempts.pop(claim.uid, None)
+        if not self._attempts:
+            self._end_rest()
         self.changed(volume.spec.storage_class_name)
         self._binding[claim.uid] = clock.now() + BINDING
         await self._settle_in_turn(claim)
@@ -358,11 +361,17 @@ class Claims(Controller[str]):
         """The order comes off when the binder is through with the claim, or nobody wants it any more."""
         left = self._binding.get(claim.uid, 0.0) - clock.now()
         if left < 0 and self._attempts and left > -PATIENCE:
-            left = BINDING  # others are waiting for their volumes, and nobody for this
+            left += PATIENCE  # others are waiting for their volumes, and nobody for this
+            self._resting.add(claim.key)
         if left > TICK and claim.uid not in self._unnoted and self._is_wanted(claim):
             return self.queue.later(claim.key, left, "the volume is made, and the order is to come off")
         self._binding.pop(claim.uid, None)
         await self._settle(claim)
+
+    def _end_rest(self) -> None:
+        for key in self._resting:
+            self.queue.add(key)
+        self._resting.clear()
 
     async def _settle(self, claim: PersistentVolumeClaim) -> None:
         if claim.uid in self._unnoted:

@@ -23,7 +23,7 @@ from volplane.base import metrics
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller, Channel
-from volplane.csi.outcome import CallError
+from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS
 from volplane.loops.controller import Refused
 from volplane.loops.health import alive as alive
@@ -76,21 +76,31 @@ async def learn(caller: Caller) -> Driver:
     """Probe until ready, then ask who it is and what it can do."""
     await caller.ready()
     await _probe(caller)
-    info = await caller.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=STARTUP_CALL)
-    answer = await caller.call(
-        "GetPluginCapabilities", v1.GetPluginCapabilitiesRequest(), timeout=STARTUP_CALL
-    )
+    info = await _ask(caller, "GetPluginInfo", v1.GetPluginInfoRequest())
+    answer = await _ask(caller, "GetPluginCapabilities", v1.GetPluginCapabilitiesRequest())
     services = v1.PluginCapability.Service.Type
     plugin = frozenset(services.Name(c.service.type) for c in answer.capabilities if c.HasField("service"))
     controller: frozenset[str] = frozenset()
     if "CONTROLLER_SERVICE" in plugin:
-        answer = await caller.call(
-            "ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest(), timeout=STARTUP_CALL
-        )
+        answer = await _ask(caller, "ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest())
         calls = v1.ControllerServiceCapability.RPC.Type
         controller = frozenset(calls.Name(c.rpc.type) for c in answer.capabilities if c.HasField("rpc"))
     log.info("CSI driver name", extra={"driver": info.name})
     return Driver(caller, info.name, plugin, controller)
+
+
+async def _ask(caller: Caller, method: str, request: Message) -> Any:
+    """A question of the start, again until it is answered: the machine may be busy, or the driver away."""
+    pause = FIRST_PROBE
+    while True:
+        try:
+            return await caller.call(method, request, timeout=STARTUP_CALL)
+        except CallError as error:
+            if error.code not in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
+                raise
+            log.info("CSI driver does not answer %s yet: %s", method, error)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PROBE)
 
 
 async def _probe(caller: Caller) -> None:

@@ -57,6 +57,18 @@ def wire(obj: Any) -> Any:
 # Defaults
 
 
+def test_a_divisor_is_written_even_if_nobody_gave_one() -> None:
+    """Otherwise a template that kubectl has read and put back would be another one."""
+    limit = {"resource": "limits.cpu"}
+    made = pod(
+        {"name": "c", "image": "i", "env": [{"name": "CPU", "valueFrom": {"resourceFieldRef": limit}}]},
+        volumes=[{"name": "v", "downwardAPI": {"items": [{"path": "cpu", "resourceFieldRef": limit}]}}],
+    ).spec
+    [variable], [volume] = made.containers[0].env, made.volumes
+    assert wire(variable.value_from) == {"resourceFieldRef": {**limit, "divisor": "0"}}
+    assert wire(volume.downward_api)["items"][0]["resourceFieldRef"] == {**limit, "divisor": "0"}
+
+
 def test_the_defaults_of_a_pod() -> None:
     probe = {"httpGet": {"port": 80}}
     made = wire(

@@ -39,7 +39,14 @@ def test_a_claim_and_a_pod(up: Up) -> None:
     wait_until("nothing is left", lambda: up.items("pv") == [] or None)
 
 
-@pytest.mark.parametrize("name", ["02-snapshot-and-restore", "03-shared-volume"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "02-snapshot-and-restore",
+        "03-shared-volume",
+        pytest.param("05-databases", marks=pytest.mark.peer("redis-server", "pg_isready")),
+    ],
+)
 def test_the_commands_print_what_the_readme_says(up: Up, name: str) -> None:
     example = EXAMPLES / name
     readme = (example / "README.md").read_text()
@@ -50,4 +57,5 @@ def test_the_commands_print_what_the_readme_says(up: Up, name: str) -> None:
         last = up.kubectl(*words[1:])
     assert last.strip() == expected
     up.kubectl("delete", "-f", str(example), "--timeout=60s")
+    up.kubectl("delete", "pvc", "--all", "--timeout=60s")  # a set leaves its claims
     wait_until("nothing is left", lambda: up.items("pv") == [] or None)

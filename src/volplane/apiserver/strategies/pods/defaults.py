@@ -24,6 +24,7 @@ from volplane.api.core import (
     PodSpec,
     PodTemplateSpec,
     Probe,
+    ResourceFieldSelector,
     ServiceAccountTokenProjection,
     Volume,
     VolumeProjection,
@@ -114,13 +115,20 @@ def _port(port: ContainerPort) -> ContainerPort:
 
 def _variable(variable: EnvVar) -> EnvVar:
     source = variable.value_from
-    if source is None or source.field_ref is None:
+    if source is None or (source.field_ref is None and source.resource_field_ref is None):
         return variable
-    return changed(variable, value_from=changed(source, field_ref=_field_ref(source.field_ref)))
+    field = maybe(source.field_ref, _field_ref)
+    resource = maybe(source.resource_field_ref, _resource_ref)
+    return changed(variable, value_from=changed(source, field_ref=field, resource_field_ref=resource))
 
 
 def _field_ref(selector: ObjectFieldSelector) -> ObjectFieldSelector:
     return filled(selector, api_version="v1")
+
+
+def _resource_ref(selector: ResourceFieldSelector) -> ResourceFieldSelector:
+    # Go always writes it, so that a template which has been through kubectl has it: both must be the same.
+    return filled(selector, divisor="0")
 
 
 def _probe(probe: Probe) -> Probe:
@@ -207,7 +215,8 @@ def _rarer_volume(volume: Volume) -> Volume:
 
 
 def _downward_file(file: DownwardAPIVolumeFile) -> DownwardAPIVolumeFile:
-    return changed(file, field_ref=maybe(file.field_ref, _field_ref))
+    field, resource = maybe(file.field_ref, _field_ref), maybe(file.resource_field_ref, _resource_ref)
+    return changed(file, field_ref=field, resource_field_ref=resource)
 
 
 def _projection(part: VolumeProjection) -> VolumeProjection:

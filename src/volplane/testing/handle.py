@@ -30,7 +30,7 @@ from volplane.cluster.apply import typed
 from volplane.cluster.brought import Brought
 from volplane.cluster.guest import Guest
 from volplane.cluster.whole import Cluster, Settings
-from volplane.csi.tap import Call, Rule, Tap, tapped
+from volplane.csi.tap import Call, Rule, Tap, Twice, tapped
 from volplane.host.mounts import read_table, unmount
 
 T = TypeVar("T")
@@ -332,6 +332,11 @@ class Met:
     @property
     def calls(self) -> list[Call]:
         return list(self._rule.met)
+
+    @property
+    def answers(self) -> list[tuple[Any, Any]]:
+        """Of calls that were sent twice: both answers of each."""
+        return list(self._rule.answers) if isinstance(self._rule, Twice) else []
 
 
 class Held(Met):

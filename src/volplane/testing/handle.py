@@ -70,7 +70,12 @@ class Handle:
         started: Future[Handle] = Future()
         thread = threading.Thread(target=_live, args=(cls, driver, settings, directory, started), daemon=True)
         thread.start()
-        handle = started.result()
+        try:
+            handle = started.result()
+        except BaseException:
+            started.cancel()  # whoever is interrupted here leaves nothing running
+            thread.join()
+            raise
         handle._thread = thread
         return handle
 

@@ -29,7 +29,7 @@ from volplane.node.containers.base import ContainerError, ContainerSpec, Mount, 
 from volplane.node.containers.process import ProcessRuntime
 
 PATIENCE = 20.0  # seconds until it must listen
-CALL = 10.0  # seconds for an answer
+CALL = 30.0  # seconds for an answer
 GRACE = 2.0
 FIRST_LINES, LAST_LINES = 3, 8  # what a program says first is often why, and the rest its usage
 LONGEST_NAME = 63

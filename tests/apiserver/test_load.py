@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,34 @@ async def test_a_watcher_that_does_not_read_is_dropped_and_told_and_others_are_n
     versions = [int(e["object"]["metadata"]["resourceVersion"]) for e in events]
     assert versions == sorted(set(versions))
     assert (last["type"], last["object"]["code"], last["object"]["reason"]) == ("ERROR", 410, "Expired")
+
+
+async def test_watchers_that_read_late_miss_nothing_and_hear_nothing_twice(served: Any) -> None:
+    async with served() as api, AsyncExitStack() as stack:
+        watches = [await stack.enter_async_context(api.watch(MAPS)) for _ in range(6)]
+        writes, text = 30, "x" * 300_000  # far more than the buffers on the way hold
+
+        async def read(number: int, watch: Any) -> list[int]:
+            """Some at once, some when everything has been said, some in fits."""
+            if number % 3 == 1:
+                await said.wait()
+            versions = []
+            for count in range(writes):
+                if number % 3 == 2 and count % 10 == 5:
+                    await asyncio.sleep(0.05)
+                versions.append(int((await watch.next())["object"]["metadata"]["resourceVersion"]))
+            return versions
+
+        said = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(read(n, watch)) for n, watch in enumerate(watches)]
+            await api.post(MAPS, {"metadata": {"name": "m"}})
+            for count in range(writes - 1):
+                assert (await api.merge(f"{MAPS}/m", {"data": {"text": f"{count}{text}"}})).status == 200
+            said.set()
+        told = readers[0].result()
+        assert told == sorted(set(told))
+        assert all(reader.result() == told for reader in readers)
 
 
 async def _all(reader: asyncio.StreamReader) -> bytes:

@@ -339,6 +339,43 @@ async def test_a_slow_watcher_is_dropped_and_the_others_are_not(opened: Open) ->
             await anext(aiter(slow))
 
 
+async def test_who_listens_is_told_at_once_and_reads_only_what_it_refused(opened: Open) -> None:
+    async with opened() as store, store.watch("/p/", revision=store.revision) as watch:
+        heard: list[str] = []
+
+        def hear(batch: Events) -> bool:
+            if len(heard) == 2:
+                return False
+            heard.extend(event.key for event in batch)
+            return True
+
+        watch.listen(hear)
+        for name in ("a", "b", "c", "d"):
+            await store.create(f"/p/{name}", b"")
+        assert heard == ["/p/a", "/p/b"]
+        heard.clear()
+        await store.create("/p/e", b"")
+        assert heard == []  # behind what it refused nothing goes ahead
+        assert [e.key for e in await take(watch, 3)] == ["/p/c", "/p/d", "/p/e"]
+        await store.create("/p/f", b"")
+        assert heard == ["/p/f"]
+        assert watch.progress == store.revision
+
+
+async def test_a_nudge_makes_a_reader_look_around(opened: Open) -> None:
+    async with opened() as store, store.watch("/p/", revision=store.revision) as watch:
+        waiting = asyncio.ensure_future(anext(aiter(watch)))
+        await asyncio.sleep(0)
+        watch.nudge()
+        async with asyncio.timeout(60):
+            assert await waiting == []
+        watch.nudge()
+        await store.create("/p/a", b"")
+        async with asyncio.timeout(60):
+            found = await anext(aiter(watch)) or await anext(aiter(watch))
+        assert [e.key for e in found] == ["/p/a"]
+
+
 async def test_a_watcher_that_left_gets_nothing(opened: Open) -> None:
     async with opened(backlog=2) as store:
         async with store.watch("/", revision=store.revision):

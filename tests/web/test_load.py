@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.web.test_server import Wire, serving, wired
-from volplane.web import Request, Response
+from volplane.web import Request, Response, Sink
 from volplane.web import connection as connection_module
 
 AHEAD = 500
@@ -65,6 +65,41 @@ async def test_a_stream_that_is_not_read_ends_when_its_patience_does() -> None:
         await ended.wait()
         await drain_of(wire)
         assert not server.connections
+
+
+async def test_a_stream_can_be_written_past_while_its_client_takes_it() -> None:
+    sinks: list[Sink] = []
+    ended: asyncio.Queue[None] = asyncio.Queue()
+
+    async def silent() -> AsyncIterator[bytes]:
+        yield b"first"
+        try:
+            await asyncio.Event().wait()
+            yield b"never"
+        finally:
+            ended.put_nowait(None)
+
+    async def stream(request: Request) -> Response:
+        return Response(body=silent(), direct=sinks.append)
+
+    async with serving(stream) as server:
+        async with wired(server) as wire, wired(server) as other:
+            for one in (wire, other):
+                one.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                await one.reader.readuntil(b"\r\n\r\n")
+                assert await one.chunk() == b"first"
+            piece = b"for all"
+            for sink in sinks:
+                assert not sink.is_full
+                sink.write(piece)
+            for one in (wire, other):
+                assert await one.chunk() == piece
+            while not sinks[0].is_full:  # nobody reads
+                sinks[0].write(b"x" * 65536)
+            assert not sinks[1].is_full
+        for _ in sinks:
+            await ended.get()
+        assert all(sink.is_full for sink in sinks)  # who has gone takes nothing
 
 
 async def test_an_answer_that_is_not_taken_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,10 @@ from volplane.apiserver.backend import Written
 from volplane.apiserver.feed import Note
 from volplane.apiserver.negotiation import JSON, METADATA, METADATA_LIST, YAML, Wanted
 from volplane.apiserver.registry import Entry
+from volplane.apiserver.selection import Selection
 from volplane.apiserver.verbs.list import Listed
-from volplane.apiserver.verbs.watch import BOOKMARK, Told
-from volplane.store import Record
+from volplane.apiserver.verbs.watch import BOOKMARK, Told, told_of
+from volplane.store import Event, Record
 from volplane.web import Response
 
 HEADERS = [("Content-Type", JSON), ("Cache-Control", "no-cache, private")]
@@ -185,6 +186,12 @@ class Lines:
 
     def of(self, batch: Sequence[Told]) -> bytes:
         return b"".join([self._line(told) for told in batch])
+
+    def at_once(self, batch: Sequence[Event], selection: Selection) -> bytes:
+        """The same of events as they come; made once for all who see them alike."""
+        if selection.everything and not self._wanted.transform:
+            return self._entry.feed.lines(batch)
+        return self.of(told_of(self._entry, selection, batch))
 
     def _line(self, told: Told) -> bytes:
         if told.type == BOOKMARK or told.note is None:

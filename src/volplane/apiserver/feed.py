@@ -8,9 +8,10 @@ told as DELETED in its old state under the new revision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from volplane.apiserver.selection import Glance, Selection, Values
+from volplane.apiserver.selection import EVERYTHING, Glance, Selection, Values
 from volplane.apiserver.shape import Shape
 from volplane.store import Event, Record
 
@@ -92,6 +93,7 @@ class Feed:
         self.glance = glance
         self._notes = _Recent()
         self._objects = _Recent()
+        self._last: tuple[Sequence[Event], bytes] = ([], b"")
 
     def note(self, event: Event) -> Note:
         found: Note | None = self._notes.get(event.revision)
@@ -100,6 +102,13 @@ class Feed:
             state = event.record or event.previous
             self._notes.put(event.revision, found, len(state.value) if state else 0)
         return found
+
+    def lines(self, batch: Sequence[Event]) -> bytes:
+        """A batch as who selects nothing sees it; the same bytes for all who are given the same batch."""
+        if self._last[0] is not batch:
+            notes = [self.note(event) for event in batch]
+            self._last = batch, b"".join([note.line(note.type_for(EVERYTHING)) for note in notes])
+        return self._last[1]
 
     def object(self, record: Record) -> Any:
         """The decoded object of a record, shared: a revision names one state of one object."""

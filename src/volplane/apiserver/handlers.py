@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from msgspec import structs
@@ -14,6 +14,7 @@ from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import Wanted, negotiate
 from volplane.apiserver.registry import Entry
+from volplane.apiserver.selection import Selection
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.subresources import Post
 from volplane.apiserver.verbs.apply import apply
@@ -25,8 +26,8 @@ from volplane.apiserver.verbs.list import list_records
 from volplane.apiserver.verbs.patch import patch
 from volplane.apiserver.verbs.update import update
 from volplane.apiserver.verbs.watch import Asked, watch
-from volplane.store import Closed, Failed
-from volplane.web import Request, Response
+from volplane.store import Closed, Event, Failed
+from volplane.web import Request, Response, Sink
 
 UNREAD = 60.0  # seconds a watcher may not read while there is something to tell; then it begins anew
 
@@ -114,18 +115,46 @@ async def on_watch(backend: Backend, entry: Entry, call: Call, request: Request)
     wanted = _wanted(entry, request)
     asked = options.watch_options(request.query, entry.facts)
     lines = answers.Lines(entry, wanted, options.include_object(request.query))
-    stream = _stream(backend, entry, call, asked, lines)
-    return Response(status=200, headers=answers.HEADERS, body=stream, patience=UNREAD)
+    pushed = _Pushed(lines, asked.selection)
+    stream = _stream(backend, entry, call, asked, pushed)
+    return Response(
+        status=200, headers=answers.HEADERS, body=stream, patience=UNREAD, direct=pushed.connected
+    )
+
+
+class _Pushed:
+    """A watcher whose events are written as they are published, as long as its client takes them."""
+
+    def __init__(self, lines: answers.Lines, selection: Selection) -> None:
+        self.lines = lines
+        self._selection = selection
+        self._sink: Sink | None = None
+
+    def connected(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def is_full(self) -> bool:
+        return self._sink is None or self._sink.is_full
+
+    def __call__(self, batch: Sequence[Event]) -> bool:
+        assert self._sink is not None
+        try:
+            data = self.lines.at_once(batch, self._selection)
+        except Exception:  # whoever publishes cannot help it; the stream meets the same, and tells
+            return False
+        if data:
+            self._sink.write(data)
+        return True
 
 
 async def _stream(
-    backend: Backend, entry: Entry, call: Call, asked: Asked, lines: answers.Lines
+    backend: Backend, entry: Entry, call: Call, asked: Asked, pushed: _Pushed
 ) -> AsyncGenerator[bytes, None]:
     """The status line is long gone when something goes wrong, so errors are told as the last event."""
     try:
-        async with aclosing(watch(backend, entry, call, asked)) as batches:
+        async with aclosing(watch(backend, entry, call, asked, pushed)) as batches:
             async for batch in batches:
-                yield lines.of(batch)
+                yield pushed.lines.of(batch)
     except APIError as error:
         yield answers.error_line(error)
     except Closed:

@@ -6,7 +6,6 @@ that discovery and OpenAPI know when what they have rendered is out of date.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
@@ -20,7 +19,6 @@ from volplane.apiserver.feed import Feed
 from volplane.apiserver.selection import Selection
 from volplane.apiserver.shape import Shape
 from volplane.apiserver.strategy import AnyStrategy
-from volplane.base import clock
 
 StrategyOf = Callable[[Kind], AnyStrategy]
 Follow = Callable[[int], Awaitable[None]]  # returns when this server acts by what was written
@@ -40,7 +38,7 @@ class Entry:
         self.feed = Feed(self.shape, self.glance)
         self.list_head = f'{{"kind":"{kind.list_kind}","apiVersion":"{kind.api_version}","metadata":'.encode()
         self._retired = False
-        self.watching: set[asyncio.Timeout] = set()  # watches that wait for an event
+        self.watching: set[Callable[[], None]] = set()  # wakes a watch, so that it looks around
         self.follow: Follow | None = None
 
     @cached_property
@@ -60,9 +58,8 @@ class Entry:
     def retire(self) -> None:
         """It is no longer served, or not like this: whoever watches must begin anew."""
         self._retired = True
-        for timeout in self.watching:
-            if not timeout.expired():
-                timeout.reschedule(clock.now())
+        for wake in tuple(self.watching):
+            wake()
 
     def scope(self, namespace: str) -> str:
         """The keys of one namespace, or of all."""

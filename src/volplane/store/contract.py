@@ -8,7 +8,7 @@ store does not look into.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
@@ -125,6 +125,11 @@ class Watch(Protocol):
     ) -> None: ...
     def __aiter__(self) -> AsyncIterator[Events]: ...
     async def __anext__(self) -> Events: ...
+    def listen(self, take: Callable[[Events], bool]) -> None:
+        """`take` is offered every batch first, when it is published; what it refuses is iterated over."""
+
+    def nudge(self) -> None:
+        """Whoever iterates goes on now, with what is there: the next batch may be empty."""
 
 
 class Store(Protocol):

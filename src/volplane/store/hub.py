@@ -2,7 +2,8 @@
 
 A watcher that does not keep up is dropped with `Overrun` instead of holding memory or the writers back.
 Registration comes before reading the past, so that nothing falls between the two; the past is put in front
-of what queued up meanwhile.
+of what queued up meanwhile. A reader that can take a batch where it is published gets it there, without a
+task being woken for it; only what it refuses, because it is behind, queues up.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Watcher:
         self._queue: Events = []
         self._error: StoreError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Callable[[Events], bool] | None = None
+        self._nudged = False
 
     @property
     def progress(self) -> int:
@@ -56,17 +59,27 @@ class Watcher:
         return self
 
     async def __anext__(self) -> Events:
-        while not self._queue:
+        while not self._queue and not self._nudged:
             if self._error is not None:
                 raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        self._nudged = False
         batch, self._queue = self._queue, []
         return batch
+
+    def listen(self, take: Callable[[Events], bool]) -> None:
+        self._take = take
+
+    def nudge(self) -> None:
+        self._nudged = True
+        self._wake()
 
     def offer(self, batch: Events) -> None:
         if batch[0].revision <= self._after:  # asked for a revision that had not happened yet
             batch = [event for event in batch if event.revision > self._after]
+        if self._take is not None and not self._queue and batch and self._take(batch):
+            return
         if len(self._queue) + len(batch) > self._hub.backlog:
             self._queue = []
             self.fail(Overrun(f"more than {self._hub.backlog} events behind"))

@@ -15,6 +15,7 @@ from volplane.web.message import (
     Query,
     Request,
     Response,
+    Sink,
     Upgraded,
 )
 from volplane.web.server import PortInUse, Server, serve
@@ -34,6 +35,7 @@ __all__ = [
     "Request",
     "Response",
     "Server",
+    "Sink",
     "Stream",
     "Upgraded",
     "serve",

@@ -222,6 +222,8 @@ class Connection(asyncio.Protocol):
         try:
             self._transport.write(self._head(response, -1 if chunked else None, keep=keep))
             if request.method != "HEAD" and not self._eof:
+                if response.direct is not None and chunked:
+                    response.direct(Direct(self))
                 await self._pump(body, response.patience, chunked=chunked)
             return keep
         except asyncio.CancelledError:
@@ -247,8 +249,8 @@ class Connection(asyncio.Protocol):
         async for piece in body:
             if piece:
                 write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-                if flow.paused:
-                    await self._taken(patience)
+            if flow.paused:
+                await self._taken(patience)
         if chunked:
             write(b"0\r\n\r\n")
 
@@ -304,6 +306,23 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+class Direct:
+    """The `Sink` of a stream that is under way."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._write = connection._transport.write
+        self._chunk = connection._server.chunk
+
+    @property
+    def is_full(self) -> bool:
+        connection = self._connection
+        return connection._flow.paused or connection._flow.lost or not connection._streaming
+
+    def write(self, piece: bytes) -> None:
+        self._write(self._chunk(piece))
 
 
 def _peer(transport: asyncio.BaseTransport) -> Peer | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
@@ -172,11 +172,26 @@ class Request:
         return f"Request({self.method} {self.raw_path})"
 
 
+class Sink(Protocol):
+    """A way past a stream's iterator, for what can be written the moment it is there.
+
+    It is the stream's own business that nothing overtakes what the iterator still has to say.
+    """
+
+    @property
+    def is_full(self) -> bool:
+        """The client does not keep up, or has gone: what there is to say belongs into the iterator."""
+        ...
+
+    def write(self, piece: bytes) -> None: ...
+
+
 class Response(Struct):
     status: int = 200
     headers: HeaderItems = ()
     body: bytes | AsyncIterator[bytes] = b""
     patience: float | None = None  # of a stream: seconds that the client may leave it unread
+    direct: Callable[[Sink], None] | None = None  # of a stream: is told how to write past it
 
 
 class Upgraded(Struct, frozen=True):

@@ -42,6 +42,7 @@ class Server:
         self._emptied = asyncio.Event()
         self._second = -1
         self._firsts: dict[int, str] = {}
+        self._chunk = (b"", b"")
         self._listener: asyncio.Server
         self._sweeper: asyncio.TimerHandle
 
@@ -56,6 +57,12 @@ class Server:
             raise
         self.port = self._listener.sockets[0].getsockname()[1]
         self._sweeper = self._loop.call_later(SWEEP, self._sweep)
+
+    def chunk(self, piece: bytes) -> bytes:
+        """A piece of a stream as it goes over the wire; the same one often goes to many."""
+        if self._chunk[0] is not piece:
+            self._chunk = piece, b"%x\r\n%b\r\n" % (len(piece), piece)
+        return self._chunk[1]
 
     async def close(self, grace: float = 5.0) -> None:
         """Stop listening, end streams at once, give the rest `grace` seconds to be answered."""

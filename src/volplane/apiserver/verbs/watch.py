@@ -1,16 +1,17 @@
 """Watch: what changes in a collection, from a revision on, in order and without a gap.
 
 A watch begins with the state it starts from (as ADDED events, when asked for) and goes on with the store's
-events after exactly that revision. It yields batches: whatever is ready. The subtle thing is the bookmark:
-it names how far this watcher's own stream has got, not how far the store has.
+events after exactly that revision. It yields batches: whatever is ready. A watcher that offers a `Push` gets
+what happens from then on right where it is published, and the batches carry only what it could not take. The
+subtle thing is the bookmark: it names how far this watcher's own stream has got, not how far the store has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -51,6 +52,18 @@ class Told(NamedTuple):
     ends_initial: bool = False
 
 
+class Push(Protocol):
+    """A watcher that can be told without a task."""
+
+    def is_full(self) -> bool:
+        """It takes no more for now; batches wait in the stream."""
+        ...
+
+    def __call__(self, batch: Sequence[Event]) -> bool:
+        """Tell it, or answer False to be told in turn."""
+        ...
+
+
 def check(asked: Asked) -> None:
     """Refuse what can be refused before the stream begins."""
     if asked.version:
@@ -69,9 +82,12 @@ def check(asked: Asked) -> None:
 
 
 async def watch(
-    backend: Backend, entry: Entry, call: Call, asked: Asked
+    backend: Backend, entry: Entry, call: Call, asked: Asked, push: Push | None = None
 ) -> AsyncGenerator[Sequence[Told], None]:
-    """Batches until the time is up. Raises Expired when events since that revision are no longer there."""
+    """Batches until the time is up. Raises Expired when events since that revision are no longer there.
+
+    With `push` there are empty batches, too: whoever writes them waits then until its client has room.
+    """
     deadline = clock.now() + (asked.seconds or random.uniform(*LIFETIME))
     revision, initial = await _start(backend, entry, call, asked)
     if initial:
@@ -80,7 +96,7 @@ async def watch(
         async with backend.store.watch(
             entry.reach(call.namespace, asked.selection), revision=revision
         ) as events:
-            async for batch in _live(entry, asked, events, deadline):
+            async for batch in _live(entry, asked, events, deadline, push):
                 yield batch
     except Compacted as error:
         raise Expired(f"too old resource version: {revision} ({error.floor})") from error
@@ -113,47 +129,67 @@ def _as_event(entry: Entry, record: Record) -> Note:
     return Note(entry.feed, Event(revision=record.revision, record=record, previous=None))
 
 
+class _Alarm:
+    """Rings when it is time for a bookmark, or for the end: a timer a minute, not one an event."""
+
+    def __init__(self, nudge: Callable[[], None]) -> None:
+        self._nudge = nudge
+        self._timer: asyncio.TimerHandle | None = None
+        self.rang = False
+
+    def set(self, when: float) -> None:
+        self.close()
+        self.rang = False
+        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self.rang = True
+        self._nudge()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 async def _live(
-    entry: Entry, asked: Asked, events: Watch, deadline: float
+    entry: Entry, asked: Asked, events: Watch, deadline: float, push: Push | None
 ) -> AsyncGenerator[Sequence[Told], None]:
+    if entry.is_retired():
+        return
     goes_on = asked.version not in ("", "0") and not asked.initial
     tick = clock.now() + FIRST_BOOKMARK if goes_on and asked.bookmarks else _next_tick(asked, deadline)
-    while not entry.is_retired():
-        try:
-            async with asyncio.timeout_at(min(tick, deadline)) as timeout:
-                entry.watching.add(timeout)
-                try:
-                    batch = await anext(events)
-                finally:
-                    entry.watching.discard(timeout)
-        except TimeoutError:
-            if entry.is_retired():
-                async for rest in _rest(entry, asked, events):
-                    yield rest
+    nudge, alarm = events.nudge, _Alarm(events.nudge)
+    alarm.set(min(tick, deadline))
+    entry.watching.add(nudge)
+    if push is not None:
+        events.listen(_directly(push, nudge))
+    try:
+        async for batch in events:
+            told = told_of(entry, asked.selection, batch)
+            if told or push is not None:
+                yield told
+            if entry.is_retired():  # its last objects have left before it did
                 return
-            if asked.bookmarks:
-                yield [Told(BOOKMARK, None, events.progress)]
-            if clock.now() >= deadline:
-                return
-            tick = _next_tick(asked, deadline)
-            continue
-        except StopAsyncIteration:
-            return
-        told = _told(entry, asked.selection, batch)
-        if told:
-            yield told
+            if alarm.rang:
+                if asked.bookmarks:
+                    yield [Told(BOOKMARK, None, events.progress)]
+                if clock.now() >= deadline:
+                    return
+                alarm.set(min(_next_tick(asked, deadline), deadline))
+    finally:
+        alarm.close()
+        entry.watching.discard(nudge)
 
 
-async def _rest(entry: Entry, asked: Asked, events: Watch) -> AsyncGenerator[Sequence[Told], None]:
-    """What was already there when the kind went: the last objects leave before it does."""
-    while True:
-        try:
-            async with asyncio.timeout(0):
-                batch = await anext(events)
-        except (TimeoutError, StopAsyncIteration):
-            return
-        if told := _told(entry, asked.selection, batch):
-            yield told
+def _directly(push: Push, nudge: Callable[[], None]) -> Callable[[list[Event]], bool]:
+    def take(batch: list[Event]) -> bool:
+        if push.is_full() or not push(batch):
+            return False
+        if push.is_full():
+            nudge()  # its stream waits until there is room again, and not forever
+        return True
+
+    return take
 
 
 def _next_tick(asked: Asked, deadline: float) -> float:
@@ -165,7 +201,7 @@ def _next_tick(asked: Asked, deadline: float) -> float:
     return min(now + BOOKMARK_PERIOD, last) if now < last else deadline
 
 
-def _told(entry: Entry, selection: Selection, batch: Sequence[Event]) -> list[Told]:
+def told_of(entry: Entry, selection: Selection, batch: Sequence[Event]) -> list[Told]:
     told = []
     for event in batch:
         note = entry.feed.note(event)

@@ -81,7 +81,8 @@ def _stages(figure: Figure) -> Iterable[tuple[str, ...]]:
 def _shares(figure: Figure) -> Iterable[tuple[str, ...]]:
     whole = figure.median * (1000 if figure.unit == "s" else 1)
     for name, times in figure.shares.items():
-        spent = statistics.median(times)
+        if (spent := statistics.median(times)) == 0:
+            continue
         yield (f"      of it: {name}", _number(spent, "ms"), "", "", "", "", f"{spent / whole:.0%}")
 
 

@@ -15,7 +15,7 @@ from volplane.apiserver.selection import EVERYTHING, Glance, Selection, Values
 from volplane.apiserver.shape import Shape
 from volplane.store import Event, Record
 
-REMEMBERED = 256  # newest events and objects of a kind that stay worked out,
+REMEMBERED = 512  # newest events and objects of a kind that stay worked out,
 BUDGET = 1 << 20  # as long as what they were worked out from is not larger than this
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"

@@ -24,6 +24,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
     """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
     log.setup(level)
+    memory.prepare()
     # Start-up makes objects that live as long as the process: looking through them again and again is waste.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Protocol
 import pytest
 
 from volplane.web import Http, HttpError, Request, Response, Upgraded, serve, tls
+from volplane.web import connection as server_side
+from volplane.web.client import connection as client_side
 
 
 class Authority(Protocol):
@@ -121,3 +124,25 @@ async def test_a_watch_over_tls_ends_cleanly_when_the_server_closes(authority: A
         assert [piece async for piece in body] == []
     await http.close()
     await closing
+
+
+async def test_a_connection_that_is_over_is_let_go_at_once(authority: Authority) -> None:
+    """Its TLS state is large: nobody waits until circles of objects are looked for."""
+
+    def living() -> int:
+        kinds = (server_side.Connection, client_side.Connection)
+        return sum(isinstance(thing, kinds) for thing in gc.get_objects())
+
+    async with serving(authority) as port:
+        await ask(port, ca=authority.pem)  # what is made only once is there
+        gc.collect()
+        gc.disable()
+        try:
+            before = living()
+            for _ in range(5):
+                await ask(port, ca=authority.pem)
+            async with asyncio.timeout(60):
+                while living() > before:  # noqa: ASYNC110 (nobody tells)
+                    await asyncio.sleep(0.05)
+        finally:
+            gc.enable()

@@ -100,6 +100,7 @@ class Connection(asyncio.Protocol):
         if self._stream is not None:
             self._stream.feed_eof()
         self._queue.clear()
+        self._reader.end()
         if self.task is not None:
             self.task.cancel()
 

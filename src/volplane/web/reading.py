@@ -76,6 +76,10 @@ class Reader:
             raise Malformed(431)
         return None
 
+    def end(self) -> None:
+        """Nothing comes any more. The parser knows us, and we the connection: a circle with all of it."""
+        del self._parser, self._sink
+
     def on_message_begin(self) -> None:
         self._url = b""
         self.raw = []

@@ -149,6 +149,7 @@ class Connection(asyncio.Protocol):
             self.upgraded.feed_eof()
         elif self._headed and not self._ended and self._is_until_close():
             self._ended = True
+        self._parser = None  # it knows us: a circle that would keep all of the connection
         self._wake()
 
     def pause_writing(self) -> None:

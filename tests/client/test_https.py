@@ -15,13 +15,16 @@ from tests.loops.inprocess import until
 from volplane.api.core import ConfigMap, Container, Namespace, Node, Pod, PodSpec, ServiceAccount
 from volplane.api.errors import AlreadyExists, Conflict, Expired, Invalid, NotFound, Unauthorized, Unavailable
 from volplane.api.meta import ObjectMeta
+from volplane.api.storage import CSINode
 from volplane.apiserver import server as apiserver
 from volplane.apiserver.settings import Settings
 from volplane.client import kubeconfig
 from volplane.client.client import Client
+from volplane.client.https import Https
 from volplane.client.kubeconfig import BadKubeconfig
 from volplane.client.transport import ChangeType
 from volplane.store.memory import MemoryStore
+from volplane.web import Http, Request, Response, serve
 
 
 @pytest.fixture
@@ -246,3 +249,31 @@ def test_a_broken_kubeconfig_says_what_is_wrong(place: Path, broken: object, wor
 def test_a_missing_kubeconfig_is_named(place: Path) -> None:
     with pytest.raises(BadKubeconfig, match="nowhere"):
         kubeconfig.load(place / "nowhere")
+
+
+async def test_an_empty_list_may_be_null() -> None:
+    """As upstream's server writes a list or a map of Go that has nothing in it."""
+    node = b'{"metadata":{"name":"n","resourceVersion":"7"},"spec":{"drivers":null}}'
+
+    async def answer(request: Request) -> Response:
+        listed = b'{"metadata":{"resourceVersion":"9"},"items":[%b]}' % node
+        if request.query.flag("watch"):
+            return Response(body=_once(b'{"type":"ADDED","object":%b}\n' % node))
+        return Response(body=listed if request.path.endswith("/csinodes") else node)
+
+    server = await serve(answer)
+    client = Client(Https(Http(f"http://127.0.0.1:{server.port}")))
+    try:
+        assert (await client.get(CSINode, "n")).spec.drivers == ()
+        assert [n.spec.drivers for n in await client.list(CSINode)] == [()]
+        async for change in client.watch(CSINode, revision=1):
+            assert change.object is not None
+            assert change.object.spec.drivers == ()
+            break
+    finally:
+        await client.transport.close()
+        await server.close(0)
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data

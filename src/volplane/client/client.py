@@ -20,7 +20,7 @@ from volplane.api.policy import Eviction
 from volplane.client import patches
 from volplane.client.cache import Cache, Caches
 from volplane.client.patches import PatchOptions
-from volplane.client.transport import Change, Page, Transport
+from volplane.client.transport import Change, ChangeType, Page, Transport
 
 T = TypeVar("T", bound=Resource)
 
@@ -79,9 +79,15 @@ class Client:
     async def watch(
         self, type: type[T], namespace: str = "", *, labels: str = "", fields: str = "", revision: int = 0
     ) -> AsyncIterator[Change[T]]:
-        """One stream, event by event, to its end; for whoever wants the present too, a cache is the better
-        tool.
+        """Event by event, to the stream's end; without a revision, what is there comes first.
+
+        That is listed: not every server can send it in the stream (upstream's with an older etcd).
         """
+        if not revision:
+            page = await self.transport.list(type, namespace, labels=labels, fields=fields)
+            for obj in page.items:
+                yield Change(ChangeType.ADDED, obj, obj.revision)
+            revision = page.revision
         watching = self.transport.watch(type, namespace, labels=labels, fields=fields, revision=revision)
         async with watching as batches:
             async for batch in batches:

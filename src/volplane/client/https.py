@@ -69,6 +69,34 @@ def _lists(type: type[T]) -> msgspec.json.Decoder[_List[T]]:
     return msgspec.json.Decoder(_List[type])  # type: ignore[valid-type]
 
 
+def _decoded(of: type[T], data: bytes) -> T:
+    """An object as a server sends it. Upstream's writes null where a list or a map of Go is empty."""
+    try:
+        return codec.decode(of, data)
+    except msgspec.ValidationError:
+        if b"null" not in data:
+            raise
+        return codec.decode(of, _without_nulls(data))
+
+
+def _page(of: type[T], data: bytes) -> _List[T]:
+    try:
+        return _lists(of).decode(data)
+    except msgspec.ValidationError:
+        if b"null" not in data:
+            raise
+        return _lists(of).decode(_without_nulls(data))
+
+
+def _without_nulls(data: bytes) -> bytes:
+    def pruned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: pruned(v) for k, v in value.items() if v is not None}
+        return [pruned(v) for v in value] if isinstance(value, list) else value
+
+    return msgspec.json.encode(pruned(msgspec.json.decode(data)))
+
+
 class Https:
     """Implements `Transport`."""
 
@@ -77,7 +105,7 @@ class Https:
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         path = kinds.of(type).path(namespace, name)
-        return codec.decode(type, await self._ask("GET", path, accept=_accept(type)))
+        return _decoded(type, await self._ask("GET", path, accept=_accept(type)))
 
     async def list(
         self,
@@ -98,7 +126,7 @@ class Https:
             **{"continue": token},
         )
         answer = await self._ask("GET", kinds.of(type).path(namespace) + query, accept=_accept(type, "List"))
-        page = _lists(type).decode(answer)
+        page = _page(type, answer)
         meta = page.metadata
         return Page(page.items or (), int(meta.resource_version or 0), meta.continue_)
 
@@ -115,14 +143,14 @@ class Https:
         path = kind.path(namespace or obj.namespace, name if subresource else "", subresource)
         with _fail_points("create", kind, subresource):
             answer = await self._ask("POST", path, codec.encode(obj))
-        return obj if _is_status(answer) else codec.decode(type(obj), answer)
+        return obj if _is_status(answer) else _decoded(type(obj), answer)
 
     async def update(self, obj: T, *, subresource: str = "") -> T:
         kind = kinds.of(type(obj))
         path = kind.path(obj.namespace, obj.name, subresource)
         with _fail_points("update", kind, subresource):
             answer = await self._ask("PUT", path, codec.encode(obj))
-        return codec.decode(type(obj), answer)
+        return _decoded(type(obj), answer)
 
     async def patch(
         self,
@@ -143,7 +171,7 @@ class Https:
         path = kind.path(namespace, name, subresource) + query
         with _fail_points("patch", kind, subresource):
             answer = await self._ask("PATCH", path, msgspec.json.encode(patch), style)
-        return codec.decode(type, answer)
+        return _decoded(type, answer)
 
     async def delete(
         self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
@@ -156,7 +184,7 @@ class Https:
         kind = kinds.of(type)
         with _fail_points("delete", kind):
             answer = await self._ask("DELETE", kind.path(namespace, name), body)
-        return None if _is_status(answer) else codec.decode(type, answer)
+        return None if _is_status(answer) else _decoded(type, answer)
 
     @asynccontextmanager
     async def _watching(self, type: type[T], path: str) -> AsyncIterator[AsyncIterator[Sequence[Change[T]]]]:
@@ -233,7 +261,7 @@ def _change(type: type[T], line: bytes) -> Change[T]:
     kind = ChangeType(event.type)
     if kind is ChangeType.BOOKMARK:
         return Change(kind, None, int(_bookmarks.decode(event.object).metadata.resource_version or 0))
-    obj = codec.decode(type, bytes(event.object))
+    obj = _decoded(type, bytes(event.object))
     return Change(kind, obj, obj.revision)
 
 

@@ -1,0 +1,289 @@
+"""The manifests and our roles with a real kube-apiserver: the accounts may do what they must, and no more.
+
+Only the API server and etcd are upstream's here; controllers, scheduler, node, sidecars and drivers are ours,
+as processes. The sidecars have the arguments of the manifests and tokens of the manifests' service accounts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.test_deploy_files import CHART, containers, expanded
+from tests.support import peers, roles
+from tests.support.kube import Kube, kube
+from tools import deploy
+from volplane.cloud import Instance, Settings, serving
+from volplane.host import Host
+from volplane.store.memory import MemoryStore
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 180.0
+CONTROLLERS = (
+    "persistentvolume-binder-controller,persistentvolume-attach-detach-controller,node-lifecycle-controller,"
+    "persistentvolumeclaim-protection-controller,persistentvolume-protection-controller"
+)
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl")]
+
+CLAIM = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: {name}}}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: {cls}
+  resources: {{requests: {{storage: {size}}}}}
+  {more}
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  restartPolicy: Never
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: c
+      image: busybox
+      command: [sh, -c, "{command}"]
+      volumeMounts: [{{name: v, mountPath: /data}}]
+  volumes: [{{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}]
+"""
+SNAPSHOT = """
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: moment}
+spec: {source: {persistentVolumeClaimName: data}}
+"""
+
+
+# --- the manifests
+
+
+def install(kubectl: Callable[..., str]) -> None:
+    """As a user does it, every field checked by the server; and again, which changes nothing."""
+    crds = str(deploy.OUTPUT / "crds.yaml")
+    assert kubectl("apply", "--validate=strict", "-f", crds).count("created") == 6
+    kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", crds)
+    tried = kubectl("apply", "--dry-run=server", "--validate=strict", "-k", str(deploy.OUTPUT)).splitlines()
+    assert len([line for line in tried if line.endswith("created (server dry run)")]) == len(CHART)
+    done = kubectl("apply", "--validate=strict", "-k", str(deploy.OUTPUT)).splitlines()
+    assert len([line for line in done if line.endswith(" created")]) == len(CHART)
+    again = kubectl("apply", "--validate=strict", "-k", str(deploy.OUTPUT)).splitlines()
+    # The selector of a budget is always sent whole, so kubectl calls it configured every time.
+    changed = [line for line in again if not line.endswith(" unchanged")]
+    assert all(line.startswith("poddisruptionbudget") for line in changed), changed
+
+
+async def test_our_api_server_takes_every_field(tmp_path: Path) -> None:
+    async with roles.server(tmp_path) as server:
+
+        def kubectl(*arguments: str) -> str:
+            command = [peers.path("kubectl"), "--kubeconfig", server.kubeconfig, *arguments]
+            env = {**os.environ, "HOME": str(tmp_path)}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env)
+            assert done.returncode == 0, f"{arguments}\n{done.stdout}{done.stderr}"
+            assert "Warning" not in done.stderr
+            return done.stdout
+
+        await asyncio.to_thread(install, kubectl)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
+    with kube(tmp_path_factory.mktemp("kube")) as running:
+        install(running.kubectl)
+        yield running
+
+
+@pytest.mark.peer("kube-apiserver")
+@pytest.mark.peer("etcd")
+def test_a_real_api_server_takes_every_field(real: Kube) -> None:
+    for (kind, name), wanted in CHART.items():
+        group = wanted["apiVersion"].rpartition("/")[0]
+        place = ["-n", wanted["metadata"]["namespace"]] if "namespace" in wanted["metadata"] else []
+        real.kubectl("get", f"{kind}.{group}" if group else kind, name, *place)
+
+
+# --- the roles
+
+
+class Programs:
+    """Our roles as processes; each with its own log."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, arguments: list[str], config: str = "", **env: str) -> None:
+        words = [*arguments, *(["--kubeconfig", config] if config else [])]
+        with self.log(name).open("wb") as log:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "volplane", *words],
+                cwd=self.directory,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **env},
+                stdout=log,
+                stderr=log,
+            )
+
+    def log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def check(self) -> None:
+        for name, process in self.running.items():
+            assert process.poll() is None, f"{name} has ended:\n{self.log(name).read_text()[-3000:]}"
+
+    def stop(self) -> None:
+        for process in reversed(self.running.values()):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.running.values():
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def arguments(kind: str, workload: str, container: str, *, sockets: Path, node: Path) -> list[str]:
+    """A container's arguments with its paths where this test has them; health at any port."""
+    found = []
+    for text in expanded(containers(CHART[kind, workload])[container]):
+        for there, here in (
+            ("/var/lib/csi/sockets/pluginproxy", sockets),
+            ("=/csi", f"={node}/plugins/{workload[:3]}.csi.aws.com"),
+            ("=unix:/csi", f"=unix:{node}/plugins/{workload[:3]}.csi.aws.com"),
+            ("=/registration", f"={node}/plugins_registry"),
+            ("=/var/lib/volplane/efs", f"={node.parent}/efs"),
+        ):
+            text = text.replace(there, str(here))
+        found.append("--http-endpoint=127.0.0.1:0" if text.startswith("--http-endpoint=") else text)
+    return found
+
+
+def start_driver(programs: Programs, real: Kube, short: str, node: Path, extra: dict[str, str]) -> None:
+    sockets = programs.directory / f"{short}-sockets"
+    sockets.mkdir()
+    account = real.account(f"{short}-csi-controller-sa")
+    for name in containers(CHART["Deployment", f"{short}-csi-controller"]):
+        words = arguments("Deployment", f"{short}-csi-controller", name, sockets=sockets, node=node)
+        login = "" if name.endswith("-plugin") or name == "liveness-probe" else account
+        env = {"POD_NAME": f"{short}-csi-controller-0", "NAMESPACE": "kube-system", **extra}
+        programs.start(f"{short}-{name}", words, login, **env)
+    for name in containers(CHART["DaemonSet", f"{short}-csi-node"]):
+        words = arguments("DaemonSet", f"{short}-csi-node", name, sockets=sockets, node=node)
+        if name.endswith("-plugin"):
+            words += ["--root-dir", str(node), "--instance-id", "i-1"]
+            words += ["--zone", "us-east-1a"] if short == "ebs" else []
+        programs.start(f"{short}-node-{name}", words, CSI_NODE_NAME="n1", **extra)
+
+
+@asynccontextmanager
+async def everything(real: Kube, directory: Path) -> AsyncIterator[Programs]:
+    host, node = Host(), directory / "n1"
+    for place in ("plugins/ebs.csi.aws.com", "plugins/efs.csi.aws.com", "plugins_registry"):
+        (node / place).mkdir(parents=True)
+    cloud = Settings(
+        data_dir=str(directory),
+        access_key="key",
+        secret_key="secret",
+        instances=(Instance("i-1", "us-east-1a", str(node / "dev")),),
+    )
+    programs = Programs(directory)
+    try:
+        async with serving(cloud, host, MemoryStore()) as address:
+            keys = {**KEYS, "AWS_ENDPOINT_URL": address}
+            admin = real.config("admin")
+            try:
+                await asyncio.to_thread(start_driver, programs, real, "ebs", node, keys)
+                await asyncio.to_thread(start_driver, programs, real, "efs", node, {})
+                snapshots = containers(CHART["Deployment", "snapshot-controller"])["snapshot-controller"]
+                words = [a for a in expanded(snapshots) if not a.startswith("--http-endpoint")]
+                account = await asyncio.to_thread(real.account, "snapshot-controller")
+                words.append(f"--retry-crd-interval-max={PATIENCE:.0f}s")
+                programs.start("snapshot-controller", words, account, POD_NAME="s-0", NAMESPACE="kube-system")
+                programs.start("manager", ["controller-manager", f"--controllers={CONTROLLERS}"], admin)
+                programs.start("scheduler", ["scheduler"], admin)
+                place = ["--root-dir", str(node), "--instance-id", "i-1", "--zone", "us-east-1a"]
+                programs.start("node", ["node", "--hostname-override", "n1", *place], admin, **keys)
+                yield programs
+            finally:
+                await asyncio.to_thread(programs.stop)
+    finally:
+        await host.close()
+
+
+def wait_for(what: str, programs: Programs, told: Callable[[], Any], wanted: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while (found := told()) != wanted:
+        programs.check()
+        assert time.monotonic() < deadline, f"{what}: {found!r}, not {wanted!r}"
+        time.sleep(0.2)
+
+
+@pytest.mark.peer("kube-apiserver")
+@pytest.mark.peer("etcd")
+async def test_a_volume_goes_its_whole_way_on_a_real_api_server(real: Kube, tmp_path: Path) -> None:
+    def field(kind: str, name: str, path: str) -> str:
+        return real.kubectl("get", kind, name, "--ignore-not-found", "-o", f"jsonpath={{{path}}}")
+
+    def apply(text: str) -> None:
+        real.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
+
+    def story(programs: Programs) -> None:
+        def until(what: str, kind: str, name: str, path: str, wanted: str) -> None:
+            wait_for(what, programs, lambda: field(kind, name, path), wanted)
+
+        real.kubectl("create", "serviceaccount", "default")
+
+        def registered() -> list[str]:
+            return sorted(field("csinode", "n1", ".spec.drivers[*].name").split())
+
+        wait_for("both drivers are registered", programs, registered, ["ebs.csi.aws.com", "efs.csi.aws.com"])
+        apply(CLAIM.format(name="data", cls="gp3", size="1Gi", more=""))
+        apply(POD.format(name="writer", claim="data", command="echo hello > /data/note && sync"))
+        until("the pod has written", "pod", "writer", ".status.phase", "Succeeded")
+        assert field("pvc", "data", ".status.phase") == "Bound"
+        apply(SNAPSHOT)
+        until("the snapshot is ready", "volumesnapshot", "moment", ".status.readyToUse", "true")
+        source = "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: moment}"
+        apply(CLAIM.format(name="copy", cls="gp3", size="2Gi", more=source))
+        apply(POD.format(name="reader", claim="copy", command="grep hello /data/note"))
+        until("the copy has the text", "pod", "reader", ".status.phase", "Succeeded")
+        grown = '{"spec":{"resources":{"requests":{"storage":"3Gi"}}}}'
+        real.kubectl("patch", "pvc", "copy", "-p", grown)
+        volume = field("pvc", "copy", ".spec.volumeName")
+        until("the disk has grown", "pv", volume, ".spec.capacity.storage", "3Gi")
+        apply(CLAIM.format(name="shared", cls="efs", size="1Gi", more=""))
+        until("a shared directory is bound", "pvc", "shared", ".status.phase", "Bound")
+        real.kubectl("delete", "pod", "writer", "reader", "--timeout=120s")
+        real.kubectl("delete", "volumesnapshot", "moment", "--timeout=120s")
+        real.kubectl("delete", "pvc", "data", "copy", "shared", "--timeout=120s")
+
+        def left() -> str:
+            return real.kubectl("get", "pv,volumeattachments,volumesnapshotcontents", "-o", "name")
+
+        wait_for("everything is gone", programs, left, "")
+
+    async with everything(real, tmp_path) as programs:
+        await asyncio.to_thread(story, programs)
+        await asyncio.to_thread(programs.check)
+    for name in programs.running:
+        text = programs.log(name).read_text().lower()
+        refused = [line for line in text.splitlines() if "forbidden" in line or "cannot list" in line]
+        assert refused == [], name
+    assert [p.name for p in (tmp_path / "disks").iterdir()] == []
+    assert [p.name for p in (tmp_path / "snapshots").iterdir()] == []

@@ -29,6 +29,17 @@ def test_flags_are_read_as_upstream_writes_them() -> None:
     assert parse(Settings, arguments) == Settings("/csi/csi.sock", 90.0, 3, True)
 
 
+def test_what_only_upstreams_logging_knows_is_passed_over() -> None:
+    arguments = ["--logtostderr", "--v", "5", "--alsologtostderr=false", "--csi-address=x", "--automaxprocs"]
+    assert parse(Settings, arguments) == Settings("x")
+
+
+def test_a_flag_without_a_meaning_is_passed_over_with_its_value() -> None:
+    assert parse(Settings, ["--mode", "old", "--csi-address=x"], unused={"mode"}) == Settings("x")
+    with pytest.raises(BadFlag, match="unknown flag: --mode"):
+        parse(Settings, ["--mode=old", "--csi-address=x"])
+
+
 def test_a_list_may_be_repeated_or_separated_by_commas() -> None:
     assert parse(Settings, ["--csi-address=x", "--audiences=a,b", "--audiences=c"]).audiences == (
         "a",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from volplane.base.settings import parse
 from volplane.cluster import brought
 from volplane.cluster.brought import BadImage, BadManifest, Brought, Learned
-from volplane.cluster.images import Images
+from volplane.cluster.images import UNUSED, Images
 from volplane.cluster.readiness import Workload
 from volplane.node.containers.task import TaskContext
 from volplane.node.programs import Program, Programs, repository
+from volplane.sidecars import attacher, liveness, provisioner, registrar, resizer, snapshotter
 
 SLEEP = Program(("/bin/sleep", "$(A)"), {"B": "$(A)!"})
 
@@ -65,6 +68,31 @@ def test_upstreams_sidecars_are_built_in_whatever_the_registry(image: str, built
     images = Images({"volplane/csi-attacher": _nothing}, Programs({"mine/csi-attacher": SLEEP}))
     assert (image in images) is built_in
     assert (images.get(image) is _nothing) is built_in
+
+
+# As manifests of several drivers and years have them.
+FLAGS = {
+    provisioner: "-v=2 --csi-address=/csi/csi.sock --feature-gates=Topology=true --connection-timeout=15s"
+    " --leader-election --leader-election-type=leases --leader-election-namespace=x"
+    " --retry-interval-start=500ms --retry-interval-max=5m --default-fstype=ext4 --extra-create-metadata"
+    " --kube-api-qps=20"
+    " --kube-api-burst=100 --worker-threads=100 --strict-topology --volume-name-prefix=pvc"
+    " --http-endpoint=:8080 --enable-capacity --capacity-ownerref-level=2 --automaxprocs=true --master=",
+    attacher: "--v=5 --csi-address=$ADDRESS --timeout=60s --leader-election=true --logtostderr"
+    " --default-fstype=ext4 --reconcile-sync=1m --resync=10m --kubeconfig=/x --max-entries=100",
+    resizer: "-v=5 -csi-address=/csi/csi.sock -timeout=240s -leader-election -handle-volume-inuse-error=false"
+    " -feature-gates=VolumeAttributesClass=true -workers=10",
+    snapshotter: "--v=5 --csi-address=/csi/csi.sock --leader-election --extra-create-metadata --timeout=300s"
+    " --snapshot-name-prefix=snap --snapshot-name-uuid-length=-1 --connection-timeout=15s",
+    registrar: "--v=5 --csi-address=/csi/csi.sock --kubelet-registration-path=/x/csi.sock --health-port=9809"
+    " --plugin-registration-path=/registration --connection-timeout=15s --mode=node-register",
+    liveness: "--csi-address=/csi/csi.sock --probe-timeout=3s --health-port=9808 --connection-timeout=15s",
+}
+
+
+@pytest.mark.parametrize("sidecar", FLAGS, ids=lambda sidecar: sidecar.__name__.rpartition(".")[2])
+def test_sidecars_are_told_what_manifests_tell_upstreams(sidecar: ModuleType) -> None:
+    assert parse(sidecar.Settings, FLAGS[sidecar].split(), unused=UNUSED).csi_address
 
 
 @pytest.mark.parametrize(

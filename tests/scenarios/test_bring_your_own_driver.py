@@ -178,6 +178,33 @@ def test_upstreams_own_manifests_work_as_they_are() -> None:
     assert Path("/var/lib/csi-hostpath-data").exists() is there, "a node's own directory, not the machine's"
 
 
+@pytest.mark.peer("hostpathplugin", "csi-provisioner")
+def test_an_instance_on_every_node_as_upstream_deploys_it() -> None:
+    """Each has its own provisioner, its own state, and a health port that its neighbours want, too."""
+    (roles,) = peers.manifests("csi-provisioner", "deploy/kubernetes/rbac.yaml")
+    directory = peers.manifests("hostpathplugin", "kubernetes-distributed/hostpath/*-plugin.yaml")[0].parent
+    mapped = f"k8s.gcr.io/sig-storage/hostpathplugin={shlex.quote(peers.path('hostpathplugin'))}"
+    with Up("--manifest", str(directory), "--manifest", str(roles), "--image", mapped, nodes=2) as up:
+        nodes = ("worker-1", "worker-2")
+        for node in nodes:
+            writes = pod(f"on-{node}", f"data-{node}", f"echo {node} > /data/line", node)
+            apply(up, claim(f"data-{node}", "csi-hostpath-slow"), writes)
+        for index, node in enumerate(nodes, 1):
+            ready(up, f"on-{node}")
+            own = up.directory / "n" / str(index) / "host/var/lib/csi-hostpath-data"
+            assert [p.read_text() for p in own.glob("*/line")] == [f"{node}\n"]
+        ended = [
+            s
+            for p in up.items("pods", "-l", "app.kubernetes.io/name=csi-hostpathplugin")
+            for s in p["status"]["containerStatuses"]
+            if "running" not in s["state"] or s["restartCount"]
+        ]
+        assert ended == []
+        up.kubectl("delete", *(f"pod/on-{n}" for n in nodes), f"--timeout={PATIENCE:.0f}s")
+        remove(up, *(f"pvc/data-{n}" for n in nodes))
+    assert up.leftovers() == {}
+
+
 def statuses(up: Up, name: str) -> list[Any]:
     told: list[Any] = up.get("pod", name)["status"]["containerStatuses"]
     return told

@@ -7,7 +7,7 @@ are written `15s` or `1m30s`; a flag that only upstream's logging knows (`-v=5`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -18,14 +18,32 @@ from volplane.base.units import duration
 
 T = TypeVar("T", bound=Struct)
 
-IGNORED = (
-    "v",
-    "vmodule",
-    "logtostderr",
-    "alsologtostderr",
-    "stderrthreshold",
-    "logging-format",
-    "log-json-format",
+# Flags of upstream's logging, and of its Go run time: those with a value, and those that are switches.
+IGNORED = frozenset(
+    {
+        "v",
+        "vmodule",
+        "stderrthreshold",
+        "log_backtrace_at",
+        "log_dir",
+        "log_file",
+        "log_file_max_size",
+        "log-flush-frequency",
+        "logging-format",
+    }
+)
+SWITCHES = frozenset(
+    {
+        "logtostderr",
+        "alsologtostderr",
+        "add_dir_header",
+        "one_output",
+        "skip_headers",
+        "skip_log_headers",
+        "log-json-format",
+        "enable-pprof",
+        "automaxprocs",
+    }
 )
 
 
@@ -69,14 +87,22 @@ def flags(settings: type[Struct]) -> dict[str, Flag]:
     return found
 
 
-def parse(settings: type[T], arguments: Sequence[str], *, given: Mapping[str, Any] | None = None) -> T:
-    """The settings that these arguments ask for; `given` are fields that no flag sets. Raises BadFlag."""
+def parse(
+    settings: type[T],
+    arguments: Sequence[str],
+    *,
+    given: Mapping[str, Any] | None = None,
+    unused: Collection[str] = (),
+) -> T:
+    """The settings that these arguments ask for; `given` are fields that no flag sets, `unused` flags that
+    have a value and no meaning here. Raises BadFlag.
+    """
     known = flags(settings)
     values: dict[str, Any] = dict(given or {})
     for name, text in _pairs(arguments, known):
-        if name in IGNORED:
-            continue
         flag = known.get(name)
+        if flag is None and (name in IGNORED or name in SWITCHES or name in unused):
+            continue
         if flag is None:
             raise BadFlag(f"unknown flag: --{name}")
         value = flag.read(text)
@@ -99,7 +125,7 @@ def _pairs(arguments: Sequence[str], known: Mapping[str, Flag]) -> Iterator[tupl
         flag = known.get(name)
         if equals:
             yield name, text
-        elif flag is not None and flag.type is bool:
+        elif (flag is not None and flag.type is bool) or (flag is None and name in SWITCHES):
             yield name, "true"
         else:
             yield name, _next(rest, name)

@@ -44,6 +44,19 @@ UPSTREAM = frozenset(
     }
 )
 
+# What manifests of other times and places tell the sidecars: whom to talk to is known here, the rest is gone.
+UNUSED = frozenset(
+    {
+        "kubeconfig",
+        "master",
+        "connection-timeout",
+        "leader-election-type",
+        "provisioner",
+        "snapshotter",
+        "mode",
+    }
+)
+
 C = TypeVar("C", provisioner.Settings, attacher.Settings, resizer.Settings, snapshotter.Settings)
 
 
@@ -128,8 +141,12 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
             async with kit.client(component, context) as client:
-                running = run(client, settings, identity=identity, namespace=namespace, **where)
-                await _until_stopped(context, running)
+
+                def running(told: C) -> Awaitable[None]:
+                    return run(client, told, identity=identity, namespace=namespace, **where)
+
+                quiet = structs.replace(settings, http_endpoint="", metrics_address="")
+                await _until_stopped(context, _despite_ports(running, settings, quiet))
 
         return image
 
@@ -137,7 +154,8 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
         settings = _found(context, _settings(registrar.Settings, context.args))
         directory = context.path(settings.plugin_registration_path)
         settings = structs.replace(settings, plugin_registration_path=directory)
-        await _until_stopped(context, registrar.run(settings))
+        quiet = structs.replace(settings, http_endpoint="", health_port=0)
+        await _until_stopped(context, _despite_ports(registrar.run, settings, quiet))
 
     async def livenessprobe(context: TaskContext) -> None:
         settings = _found(context, _settings(liveness.Settings, context.args))
@@ -175,6 +193,18 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
     return Images(own, programs)
 
 
+async def _despite_ports(run: Callable[[T], Awaitable[None]], settings: T, quiet: T) -> None:
+    """With its health and metrics over HTTP, or without where another instance has the port.
+
+    Nodes of one machine share its ports, which manifests do not know.
+    """
+    try:
+        await run(settings)
+    except PortInUse as error:
+        log.warning("%s: another instance answers there", error.strerror)
+        await run(quiet)
+
+
 async def _while_the_port_is_free(settings: liveness.Settings) -> None:
     """Nodes of one machine share its ports: whoever comes first answers for the drivers of all."""
     told = False
@@ -190,7 +220,7 @@ async def _while_the_port_is_free(settings: liveness.Settings) -> None:
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
     try:
-        return parse(kind, arguments)
+        return parse(kind, arguments, unused=UNUSED)
     except BadFlag as error:
         raise SystemExit(str(error)) from error
 

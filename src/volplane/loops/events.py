@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1000  # notes waiting to be written; beyond it the newest are dropped
 WAVE = 16  # notes written at the same time
-REMEMBERED = 1024  # for each component and node: what is older is told as new when it is told again
+REMEMBERED = 512  # for each component and node: what is older is told as new when it is told again
 SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time are combined
 BURST, REFILL = 25.0, 1 / 300.0  # per object and source
 TRIES, TRY_PAUSE = 12, 10.0  # while the server cannot be reached
@@ -87,17 +87,17 @@ class Note(Struct, frozen=True):
         return (self.component, self.host, *where)
 
 
-class Similar(Struct):
+class Similar(Struct, gc=False):
     messages: tuple[int, ...]  # their hashes
     since: float
 
 
-class Budget(Struct):
+class Budget(Struct, gc=False):
     tokens: float
     at: float
 
 
-class Known(Struct):
+class Known(Struct, gc=False):
     name: str
     first: str
     count: int

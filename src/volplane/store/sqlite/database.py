@@ -90,7 +90,7 @@ class Database:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.execute("PRAGMA cache_size = -2048")
+        self._connection.execute("PRAGMA cache_size = -1024")
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")  # done beside the writer, not in its way
 
     def close(self) -> None:

@@ -116,8 +116,14 @@ class Claims(Controller[str]):
             yield from (clone.key for clone in self.by_source[f"{sources.CLAIM}/{claim.key}"])
         if not any(side is not None and self._concerns(side) for side in (new, old)):
             return
+        if new is not None and new.uid in self._binding and self._is_as_meant(new):
+            return  # the binder is at work on what we made; the order has its own time to come off
         if claim is not None and (old is new or plans.claim_facts(old) != plans.claim_facts(new)):
             yield claim.key
+
+    def _is_as_meant(self, claim: PersistentVolumeClaim) -> bool:
+        wanted = plans.volume_name(claim, self.facts)
+        return not claim.is_deleting and claim.spec.volume_name in ("", wanted)
 
     def _concerns(self, claim: PersistentVolumeClaim) -> bool:
         """There may be something to do for it; most claims have their volume, or want another driver's."""

@@ -56,6 +56,7 @@ class Volumes(Controller[str]):
         self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
         super().__init__(client, events=events)
         self.driver, self.settings, self.changed = driver, settings, changed
+        self._refused: set[str] = set()  # volumes whose last try failed: whatever changes, look again
         self.facts = facts(
             driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
         )
@@ -70,7 +71,9 @@ class Volumes(Controller[str]):
     def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or not plans.is_responsible(new, self.driver.name):
             return
-        if old is new or plans.volume_facts(old) != plans.volume_facts(new):
+        if old is not new and plans.volume_facts(old) == plans.volume_facts(new):
+            return
+        if new.name in self._refused or any(True for _ in plans.reclaim(new, (), self.facts)):
             yield new.name
 
     def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
@@ -78,6 +81,7 @@ class Volumes(Controller[str]):
 
     async def reconcile(self, key: str) -> None:
         volume = self.volumes.get(key)
+        self._refused.discard(key)
         if volume is None:
             return
         attachments = self.by_volume[key] if self.facts.attaches else []
@@ -143,4 +147,5 @@ class Volumes(Controller[str]):
 
     def _refuse(self, volume: PersistentVolume, why: str) -> None:
         self.events.warning(volume, "VolumeFailedDelete", why)
+        self._refused.add(volume.name)
         raise Refused(why)

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from hypothesis.internal.conjecture import providers
 
-from tests.support import peers, second_look
+from tests.support import machine, peers, second_look
 from volplane.base.virtual import VirtualLoop
 
 # The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
@@ -71,12 +71,17 @@ tempfile.tempdir = PLACE
 
 
 def _leaks() -> dict[str, list[str]]:
-    """Mounts, bound loop devices and processes of this run that are still there."""
+    """Mounts, bound loop devices, processes and networks of this run that are still there."""
     table = Path("/proc/self/mountinfo").read_text().splitlines()
     mounts = [line.split()[4] for line in table if PLACE in line]
     bound = Path("/sys/block").glob("loop*/loop/backing_file")
     loops = [f"{p.parent.parent.name} ({text})" for p in bound if PLACE in (text := _read(p))]
-    found = {"mounts": mounts, "loop devices": loops, "processes": list(_processes())}
+    found = {
+        "mounts": mounts,
+        "loop devices": loops,
+        "processes": list(_processes()),
+        "networks": machine.interfaces(Path(PLACE)),
+    }
     return {what: sorted(left) for what, left in found.items() if left}
 
 

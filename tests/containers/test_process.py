@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from volplane.node.containers.base import (
     NoSuchContainer,
     StartFailed,
 )
+from volplane.node.containers.process import number_of
 
 pytestmark = pytest.mark.root
 
@@ -281,6 +283,23 @@ async def test_many_start_at_once(room: Any) -> None:
         await asyncio.gather(*(room.said(f"pod-{n}", f"c{n}") for n in range(12)))
         await asyncio.gather(*(runtime.remove(state.id) for state in states))
         assert await runtime.states() == []
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGRTMIN+3"])
+async def test_a_command_may_choose_the_signal_that_asks_it_to_end(room: Any, name: str) -> None:
+    async with room.emptied() as runtime:
+        script = (
+            f"trap 'exit 5' {number_of(name)}; trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done"
+        )
+        await runtime.start(room.spec("bash", "-c", script, stop_signal=name))
+        await room.said("ready")
+        assert (await runtime.stop("one", 60)).exit_code == 5
+
+
+def test_signals_have_names() -> None:
+    assert number_of("SIGTERM") == signal.SIGTERM
+    assert number_of("SIGRTMAX-2") == signal.SIGRTMAX - 2
+    assert number_of("SIGNONE") == number_of("signal") == number_of("SIGUSR1+x") == signal.SIGTERM
 
 
 async def test_without_a_pid_namespace_stopping_still_ends_everything(room: Any) -> None:

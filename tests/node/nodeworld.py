@@ -24,8 +24,9 @@ from volplane.api.storage import CSIDriver, CSINode, VolumeAttachment
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.registration import Registrar
-from volplane.host import Host, NodePaths, mounts
+from volplane.host import Host, NodePaths, mounts, network
 from volplane.node.containers.task import TaskContext, TaskImage
+from volplane.node.network.pods import bridge_name
 from volplane.node.runner import NodeRole
 from volplane.node.settings import NodeSettings
 from volplane.sdk import Driver, Local, Server
@@ -204,6 +205,7 @@ class NodeWorld:
     async def close(self) -> None:
         await self.stop()
         await self.stop_driver()
+        network.remove_bridge(bridge_name(self.paths.root))  # a last life that was not drained leaves it
         await self.host.close()
         for entry in mounts.read_table().under(self.directory):
             mounts.unmount(entry.target, detach=True)

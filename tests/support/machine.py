@@ -1,9 +1,10 @@
-"""What a cluster's directory has left on the machine: mounts in any namespace, loop devices, processes."""
+"""What a cluster's directory has left on the machine: mounts in any namespace, loops, processes, networks."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from volplane.host import devices
+from volplane.host.netlink import Netlink, delete_link
 
 
 def mounts(directory: Path) -> list[str]:
@@ -26,6 +28,18 @@ def loop_devices(directory: Path) -> list[str]:
 
 def _bound(directory: Path) -> list[tuple[str, str]]:
     return [(d, f.removesuffix(devices.DELETED)) for d, f in devices.loops().items() if str(directory) in f]
+
+
+def interfaces(directory: Path) -> list[str]:
+    """Bridges and cables that say that they belong there; a namespace without a cable is nowhere listed."""
+    return [place.name for place in Path("/sys/class/net").iterdir() if str(directory) in _alias(place)]
+
+
+def _alias(place: Path) -> str:
+    try:
+        return (place / "ifalias").read_text().strip()
+    except OSError:  # it went while we looked
+        return ""
 
 
 def processes(directory: Path) -> dict[int, str]:
@@ -57,6 +71,7 @@ def leftovers(directory: Path) -> dict[str, object]:
         "mounts": mounts(directory),
         "loop devices": loop_devices(directory),
         "processes": processes(directory),
+        "networks": interfaces(directory),
     }
     return {what: left for what, left in found.items() if left}
 
@@ -69,6 +84,9 @@ def purge(directory: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
         for target in reversed(mounts(directory)):
             subprocess.run(["umount", "-l", target], check=False, capture_output=True)
+        for name in interfaces(directory):
+            with suppress(OSError), Netlink() as link:
+                link.do(delete_link(socket.if_nametoindex(name)))
         for device, file in _bound(directory):
             with suppress(OSError):
                 devices.loop_detach(device, file)

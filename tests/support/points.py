@@ -94,6 +94,8 @@ JOURNEY = points(
     rpc:DeleteVolume                               before served after
     cloud:DeleteVolume                             asked intent effect result
     write:delete:persistentvolumes                 before after
+    pod:network                                    before after
+    file:network.json                              half
     """,
 )
 STOP = points(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support import machine
 from volplane.cluster.layout import Layout, Memory
 
 BIN = Path(sys.executable).parent
@@ -222,7 +223,7 @@ class Up:
     # --- what must not be left
 
     def leftovers(self) -> dict[str, list[str]]:
-        """Mounts and loop devices that belong to this cluster's directory."""
+        """Mounts, loop devices and networks that belong to this cluster's directory."""
         place = str(self.directory)
         mounts = [m for m in Path("/proc/self/mountinfo").read_text().splitlines() if place in m]
         loops = []
@@ -233,4 +234,5 @@ class Up:
                 continue
             if place in held:
                 loops.append(f"{backing.parent.parent.name} {held}")
-        return {k: v for k, v in (("mounts", mounts), ("loop devices", loops)) if v}
+        found = {"mounts": mounts, "loop devices": loops, "networks": machine.interfaces(self.directory)}
+        return {what: left for what, left in found.items() if left}

@@ -16,6 +16,7 @@ the file, which may come at any time. The first to reach it takes the file away 
     host:<effect>:before|after              mounts, loop devices, file systems
     file:<what>:<write|remove>:before|after     what a node must find again after a restart
     file:<name>:half                        a file is written under another name, and not yet renamed
+    pod:network:before|after                a pod gets its namespace and its address
     container:<start|stop|remove>:before|after, container:stop:asked
 """
 

@@ -59,7 +59,7 @@ async def _demo(directory: Path, stop: asyncio.Event) -> None:
             await client.close()
             await transport.close()
     left = await asyncio.to_thread(_left, directory)
-    console.print(f"Stopped. {left or 'No mount, loop device or process of the demo is left.'}")
+    console.print(f"Stopped. {left or 'No mount, loop device, network or process of the demo is left.'}")
     if left:
         raise SystemExit(1)
 
@@ -89,7 +89,16 @@ def _left(directory: Path) -> str:
     ]
     bound = Path("/sys/block").glob("loop*/loop/backing_file")
     loops = [backing.parent.parent.name for backing in bound if place in backing.read_text()]
-    parts = [
-        f"{what} left: {', '.join(found)}" for what, found in (("mounts", mounts), ("loops", loops)) if found
+    cables = [
+        alias.parent.name for alias in Path("/sys/class/net").glob("*/ifalias") if place in _text(alias)
     ]
+    found = {"mounts": mounts, "loops": loops, "networks": cables}
+    parts = [f"{what} left: {', '.join(names)}" for what, names in found.items() if names]
     return "; ".join(parts)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # it went while we looked
+        return ""

@@ -6,11 +6,14 @@ Node directories are short (`n/1`): a Unix socket's path ends at 107 bytes, and 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import logging
 import os
 import random
 import secrets
 import shutil
 import socket
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import msgspec
@@ -18,8 +21,13 @@ from msgspec import Struct
 
 from volplane.base.locks import Locked, lock
 from volplane.cluster.errors import Unusable
+from volplane.host import network
 from volplane.host.mounts import read_table
+from volplane.node.network import ranges
+from volplane.node.network.pods import bridge_name
 from volplane.store import InUse
+
+log = logging.getLogger(__name__)
 
 REGION = "us-east-1"
 ZONES = "abcdefghijklmnopqrstuvwxyz"
@@ -45,6 +53,7 @@ class Memory(Struct, frozen=True):
     kubelet_ports: dict[str, int] = {}
     access_key: str = ""
     secret_key: str = ""
+    pod_range: str = ""  # addresses of all pods; none if they share the machine's
 
 
 class Layout:
@@ -60,6 +69,7 @@ class Layout:
         self.run = self.directory / "run"
         self.ready = self.directory / "ready"
         self._memory = self.directory / "cluster.json"
+        self.bridge = bridge_name(str(self.directory))
 
     def make(self) -> bool:
         """Create the directory, for its owner only; whether it was not there before. Raises Unusable."""
@@ -112,7 +122,7 @@ class Layout:
             os.fsync(descriptor)
         temporary.replace(self._memory)
 
-    def prepared(self, port: int = 0, nodes: int = 0) -> Memory:
+    def prepared(self, port: int = 0, nodes: int = 0, *, pods_apart: bool = False) -> Memory:
         """Ports and keys for this start: those of the last one where there was one.
 
         The API server's port is in people's kubeconfigs, so it stays even if somebody else has it now, which
@@ -127,7 +137,23 @@ class Layout:
             kubelet_ports={**held.kubelet_ports, **kubelets},
             access_key=held.access_key or "AKIA" + secrets.token_hex(8).upper(),
             secret_key=held.secret_key or secrets.token_urlsafe(30),
+            pod_range=self._pod_range(held.pod_range, nodes) if pods_apart else "",
         )
+
+    def _pod_range(self, held: str, nodes: int) -> str:
+        """The last one if it is large enough and nobody else on this machine has it by now."""
+        wanted = ranges.candidates(ranges.prefix_for(nodes), str(self.directory))
+        if held and ranges.holds(IPv4Network(held), nodes):
+            wanted = itertools.chain([IPv4Network(held)], wanted)
+        try:
+            used = network.taken(self.bridge)
+        except OSError as error:
+            log.warning("pods share this machine's network, whose routes cannot be read: %s", error)
+            return ""
+        found = network.first_free(wanted, used)
+        if found is None:
+            raise Unusable(f"this machine uses all of {ranges.SPACE}: start it with --pod-network=host")
+        return str(found)
 
 
 def _still_free(port: int | None) -> int:

@@ -33,8 +33,8 @@ from volplane.cluster.apply import BARE, MANIFESTS, ROLES, apply
 from volplane.cluster.brought import NOTHING, Brought, Learned
 from volplane.cluster.errors import NotReady, RoleFailed
 from volplane.cluster.layout import REGION, Layout, Member
-from volplane.cluster.whole import Settings, cloud_settings, expected, node_settings
-from volplane.host import Host
+from volplane.cluster.whole import Settings, cloud_settings, expected, node_settings, prepared
+from volplane.host import Host, network
 from volplane.host.processes import Process, start_time
 from volplane.node.settings import NodeSettings
 
@@ -121,7 +121,7 @@ class Separate:
         if self.layout.make():
             self._stack.push_async_callback(self._discard)
         self._stack.callback(os.close, self.layout.hold())
-        self.memory = self.layout.prepared(self.settings.port, self.settings.nodes)
+        self.memory = prepared(self.layout, self.settings)
         self.url = f"https://127.0.0.1:{self.memory.port}"
         self.authority = Authority(self.layout.directory / "pki")
         self.host = Host()
@@ -238,7 +238,7 @@ class Separate:
         ]
 
     def _node(self, member: Member) -> list[str]:
-        settings = node_settings(self.authority, member, self.memory, self.settings)
+        settings = node_settings(self.authority, member, self.memory, self.settings, self.layout)
         plain = NodeSettings()
         flags = ["--kubeconfig", self._login(f"system:node:{member.name}", NODES)]
         for field in NodeSettings.__struct_fields__:
@@ -322,6 +322,8 @@ class Separate:
         """Nodes first: their pods' volumes need the driver, the disk service and the API server."""
         nodes = [role for role in self._keepers if role.startswith("node/")]
         await asyncio.gather(*(self._end(role) for role in nodes))
+        if nodes:
+            await self.host.call(network.remove_bridge, self.layout.bridge)
         for role in ("scheduler", "controller-manager", "cloud", "apiserver"):
             await self._end(role)
 

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import IPv4Network
 from typing import Annotated, Self
 
 from msgspec import Meta, Struct
@@ -28,11 +29,12 @@ from volplane.cluster.layout import REGION, Layout, Member, Memory
 from volplane.cluster.readiness import Expected
 from volplane.controllers import manager
 from volplane.drivers import ebs
-from volplane.host import Host
+from volplane.host import Host, network
 from volplane.node.containers.task import TaskContext
+from volplane.node.network import ranges
 from volplane.node.programs import Programs
 from volplane.node.runner import NodeRole
-from volplane.node.settings import NodeSettings
+from volplane.node.settings import BRIDGE, HOST, NodeSettings
 from volplane.rules import latency
 from volplane.store.sqlite import SqliteStore
 
@@ -53,6 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     port: Annotated[int, about("of the API server; 0: the last one, at first any that is free")] = 0
     controllers: Annotated[tuple[str, ...], about("which run: * is all, -name all but that one")] = ("*",)
     latency: Annotated[str, about("disks take as long as a cloud's: ebs, io2 or efs")] = ""
+    pod_network: Annotated[str, about("bridge: one for each pod; host: the machine's for all")] = BRIDGE
     thin: Annotated[float, about("how many times the machine's space is promised to sparse disks")] = 100.0
     pvclaimbinder_sync_period: Annotated[float, about("between two looks at every claim and volume")] = 15.0
     node_monitor_grace_period: Annotated[float, about("silence after which a node counts as lost")] = 40.0
@@ -76,6 +79,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--node-monitor-grace-period must be at least 1 second, not {given:g}")
         if not 0 <= self.port < 65536:
             raise ValueError(f"--port must be a port number, not {self.port}")
+        if self.pod_network not in (BRIDGE, HOST):
+            raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
         manager.chosen(self.controllers)  # raises UnknownController
 
 
@@ -115,7 +120,7 @@ class Cluster:
         store = await SqliteStore.open(self.layout.state, packed=apiserver.HARDLY_READ)
         self._stack.push_async_callback(store.close)
         self._stack.callback(self.layout.ready.unlink, missing_ok=True)
-        self.memory = self.layout.prepared(self.settings.port, self.settings.nodes)
+        self.memory = prepared(self.layout, self.settings)
         self.host = Host()
         self._stack.push_async_callback(self.host.close)
         learning = asyncio.create_task(brought.learn(self.brought, self.host), name="drivers")
@@ -186,7 +191,7 @@ class Cluster:
             {member.name: place(member, self.settings.latency)},
             str(self.layout.shared),
         )
-        settings = node_settings(self.server.authority, member, self.memory, self.settings)
+        settings = node_settings(self.server.authority, member, self.memory, self.settings, self.layout)
         client = self.client_of("kubelet")
         cover = (str(self.layout.directory),)
         own = images(kit, self.programs)
@@ -246,6 +251,8 @@ class Cluster:
     async def _stop_nodes(self) -> None:
         # A start that failed leaves the containers of an earlier life as they are.
         await asyncio.gather(*(node.stop(drain=self._started) for node in self.nodes.values()))
+        if self._started:
+            await self.host.call(network.remove_bridge, self.layout.bridge)
 
     async def _stop_roles(self) -> None:
         roles = list(self._roles)
@@ -289,7 +296,13 @@ def cloud_settings(
     )
 
 
-def node_settings(authority: Authority, member: Member, memory: Memory, settings: Settings) -> NodeSettings:
+def prepared(layout: Layout, settings: Settings) -> Memory:
+    return layout.prepared(settings.port, settings.nodes, pods_apart=settings.pod_network == BRIDGE)
+
+
+def node_settings(
+    authority: Authority, member: Member, memory: Memory, settings: Settings, layout: Layout
+) -> NodeSettings:
     plain, grace = NodeSettings(), settings.node_monitor_grace_period
     hosts = ("127.0.0.1", "localhost", member.name)
     pair = authority.server(f"kubelet-{member.name}", hosts)
@@ -312,4 +325,8 @@ def node_settings(authority: Authority, member: Member, memory: Memory, settings
         cluster_host="127.0.0.1",
         cluster_port=memory.port,
         max_container_restart_period=settings.max_container_restart_period,
+        pod_network=BRIDGE if memory.pod_range else HOST,
+        pod_cidr=str(ranges.share(IPv4Network(memory.pod_range), member.index)) if memory.pod_range else "",
+        cluster_cidr=memory.pod_range,
+        pod_bridge=layout.bridge if memory.pod_range else "",
     )

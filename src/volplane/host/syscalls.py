@@ -16,6 +16,8 @@ MS_BIND, MS_REC, MS_SILENT = 4096, 16384, 32768
 MS_PRIVATE, MS_SLAVE, MS_SHARED = 1 << 18, 1 << 19, 1 << 20
 MS_RELATIME, MS_STRICTATIME, MS_LAZYTIME = 1 << 21, 1 << 24, 1 << 25
 
+CLONE_NEWNET = 0x40000000
+
 MNT_FORCE, MNT_DETACH, UMOUNT_NOFOLLOW = 1, 2, 8
 
 AT_FDCWD = -100
@@ -94,3 +96,13 @@ def is_mount_root(path: str) -> bool:
 def write_back(descriptor: int) -> None:
     """Push dirty pages to the device without asking it for a flush, which would cost a journal commit."""
     _check(_libc.sync_file_range(descriptor, 0, 0, _SYNC_AND_WAIT))
+
+
+def unshare(flags: int) -> None:
+    """For the calling thread alone."""
+    _check(_libc.unshare(flags))
+
+
+def setns(descriptor: int, flags: int) -> None:
+    """For the calling thread alone."""
+    _check(_libc.setns(descriptor, flags))

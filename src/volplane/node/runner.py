@@ -31,6 +31,7 @@ from volplane.node.csinode import CSINodeObject
 from volplane.node.growth import ClaimReader
 from volplane.node.limits import Limits
 from volplane.node.manager import VolumeManager, Waiting
+from volplane.node.network import PodNetwork
 from volplane.node.plugins import PluginWatcher
 from volplane.node.pods.building import Builder
 from volplane.node.pods.container import Kit, finished
@@ -87,18 +88,18 @@ class NodeRole:
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
         )
         self.runtimes = Runtimes(TaskRuntime(images, paths), self._processes)
-        builder = Builder(site, _cluster_variables(settings), programs or Programs())
+        builder = Builder(site, _cluster_variables(settings), programs or Programs(), settings.node_ip)
+        self.network = PodNetwork(settings, host, paths, is_builtin=self.runtimes.is_builtin)
+        self.network.on_range = self.object.set_pod_cidr
         kit = Kit(
             self.runtimes,
             builder,
             self.events,
-            pod_ip=settings.node_ip,
+            self.network,
             longest_backoff=settings.max_container_restart_period,
         )
         self.pods = Pods(client, self.name, Shared(client, self.volumes, kit, host_ip=settings.node_ip))
-        self.api = KubeletApi(
-            self.pods, host, paths, allowed=settings.api_server_names, host_ip=settings.node_ip
-        )
+        self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
         self.pods.shared.hopeless = self.limits.exceeded
         self._stack = AsyncExitStack()
@@ -228,6 +229,7 @@ class NodeRole:
         self.object.in_use = self.volumes.in_use
         self.object.report()
         self.object.set_ready()
+        await self.network.load()
         await self.pods.start()
         self.taken_over.set()
 
@@ -279,6 +281,8 @@ class NodeRole:
                 await self._drain()
         finally:
             await self._close()
+        if drain:
+            await self.network.remove()
 
     async def _drain(self) -> None:
         if not self.volumes.settled:
@@ -314,6 +318,7 @@ class NodeRole:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.volumes.close()
         await self.sources.close()
+        await self.network.close()
         await self.runtimes.close()
         await self._stack.aclose()
         await self._unshare_root()

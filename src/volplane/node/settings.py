@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 CLIENT_PAIR = "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
+BRIDGE, HOST = "bridge", "host"
 
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
@@ -44,6 +45,14 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     cluster_host: str = ""  # KUBERNETES_SERVICE_HOST of the containers
     cluster_port: int = 0
     shutdown_grace_period: float = 30.0  # for all pods together when the node stops
+    pod_network: str = BRIDGE  # a network of its own for every pod; host: all share this machine's
+    pod_cidr: str = ""  # this node's addresses for pods; a range that is free on this machine if empty
+    cluster_cidr: str = ""  # those of all nodes that share the bridge
+    pod_bridge: str = ""  # an interface that is shared with other nodes; the node's own if empty
+
+    def __post_init__(self) -> None:
+        if self.pod_network not in (BRIDGE, HOST):
+            raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
 
 
 def pki_of(settings: NodeSettings) -> str:

@@ -87,7 +87,8 @@ class NodeObject:
         await self._until_reached(self._write_status)
 
     async def _create(self) -> Node:
-        spec = NodeSpec(provider_id=self.provider_id)
+        cidr = self.settings.pod_cidr
+        spec = NodeSpec(provider_id=self.provider_id, pod_cidr=cidr, pod_cidrs=tuple(filter(None, [cidr])))
         meta = ObjectMeta(name=self.name, labels=self._labels(), annotations=self._annotations())
         node = Node(metadata=meta, spec=spec, status=self._status(None))
         made = await self.client.create(node, exists_ok=True)
@@ -102,9 +103,22 @@ class NodeObject:
         if not self._annotations().items() <= node.metadata.annotations.items():
             meta["annotations"] = self._annotations()
         patch: dict[str, object] = {"metadata": meta} if meta else {}
+        spec: dict[str, object] = {}
         if self.provider_id and not node.spec.provider_id:
-            patch["spec"] = {"providerID": self.provider_id}
-        return patch
+            spec["providerID"] = self.provider_id
+        if self.settings.pod_cidr and not node.spec.pod_cidr:
+            spec |= _pod_cidr(self.settings.pod_cidr)
+        return patch | ({"spec": spec} if spec else {})
+
+    async def set_pod_cidr(self, cidr: str) -> None:
+        """Of a node that has chosen its own range. What was said once cannot be taken back."""
+        try:
+            async with asyncio.timeout(CALL):
+                node = await self.client.get(Node, self.name)
+                if not node.spec.pod_cidr:
+                    await self.client.patch(Node, self.name, strategic={"spec": _pod_cidr(cidr)})
+        except (APIError, TimeoutError) as error:
+            log.warning("node %s does not tell that its pods are in %s: %s", self.name, cidr, error)
 
     @property
     def provider_id(self) -> str:
@@ -287,6 +301,10 @@ class NodeObject:
                 log.warning("node %s: %s", self.name, error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _pod_cidr(cidr: str) -> dict[str, object]:
+    return {"podCIDR": cidr, "podCIDRs": [cidr]}
 
 
 def _condition(

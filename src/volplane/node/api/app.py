@@ -44,12 +44,10 @@ class KubeletApi:
         paths: NodePaths,
         *,
         allowed: tuple[str, ...],
-        host_ip: str = "127.0.0.1",
     ) -> None:
         """`allowed`: the common names of the certificates that are let in."""
         self.pods, self.host, self.paths = pods, host, paths
         self._allowed = frozenset(allowed)
-        self._host_ip = host_ip
 
     async def __call__(self, request: Request) -> Response | Upgraded:
         try:
@@ -82,8 +80,8 @@ class KubeletApi:
                 target = self._target(namespace, pod, container)
                 return await attach(request, target, self.host, self.paths)
             case "portForward", [namespace, pod, *_] if len(rest) in (2, 3):
-                self._worker(namespace, pod)
-                return await forward(request, self._host_ip)
+                worker = self._worker(namespace, pod)
+                return await forward(request, lambda port: self.pods.shared.network.dial(worker.uid, port))
         raise Refusal(404, "404 page not found")
 
     def _worker(self, namespace: str, pod: str) -> PodWorker:

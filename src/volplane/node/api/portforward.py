@@ -1,8 +1,8 @@
 """port-forward: connections to ports of a pod, many over one.
 
 Three ways: SPDY streams in pairs (data and error, told apart by their request id), the same tunnelled through
-a WebSocket, and the plain WebSocket of the Python clients with two channels per port. The pod's network is
-this machine's, so a port of the pod is a port here.
+a WebSocket, and the plain WebSocket of the Python clients with two channels per port. Connections are made as
+the pod's own containers would make them, so that servers on its loopback are reached as well.
 """
 
 from __future__ import annotations
@@ -21,44 +21,46 @@ from volplane.web.websocket import BadHandshake, MessageStream, WebSocket
 PROTOCOL = "portforward.k8s.io"
 TUNNEL = f"SPDY/3.1+{PROTOCOL}"
 PLAIN = "v4.channel.k8s.io"
-DIAL = 10.0
+PATIENCE = 10.0
 
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Dial = Callable[[int], Awaitable[Ends]]
 Write = Callable[[bytes], Awaitable[None]]
 
 
-async def forward(request: Request, host: str) -> Response | Upgraded:
+async def forward(request: Request, dial: Dial) -> Response | Upgraded:
     if websocket.is_asked(request):
         try:
             socket = await websocket.server_accept(request, (TUNNEL, PLAIN))
         except BadHandshake as error:
             raise Refusal(400, str(error)) from error
         if socket.protocol == PLAIN:
-            await _plain(socket, host, [int(port) for port in request.query.all("port") if port.isdecimal()])
+            await _plain(socket, dial, [int(port) for port in request.query.all("port") if port.isdecimal()])
         else:
-            await _serve(MessageStream(socket), host)
+            await _serve(MessageStream(socket), dial)
         return Upgraded()
     if "spdy/3.1" not in request.headers.tokens("upgrade"):
         raise Refusal(400, "Upgrade request required")
     answer = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", PROTOCOL)]
-    await _serve(await request.upgrade(answer), host)
+    await _serve(await request.upgrade(answer), dial)
     return Upgraded()
 
 
 # --- SPDY
 
 
-async def _serve(below: ByteStream, host: str) -> None:
+async def _serve(below: ByteStream, dial: Dial) -> None:
     links: set[asyncio.Task[None]] = set()
     async with spdy.server(below) as session:
         try:
-            await _pair(session, links, host)
+            await _pair(session, links, dial)
         finally:
             for link in links:
                 link.cancel()
             await asyncio.gather(*links, return_exceptions=True)
 
 
-async def _pair(session: Session, links: set[asyncio.Task[None]], host: str) -> None:
+async def _pair(session: Session, links: set[asyncio.Task[None]], dial: Dial) -> None:
     waiting: dict[str, Channel] = {}  # streams whose other half has not come yet
     async for channel in session:
         number = channel.headers.get("requestid")
@@ -67,16 +69,16 @@ async def _pair(session: Session, links: set[asyncio.Task[None]], host: str) -> 
             waiting[number] = channel
             continue
         data, error = (channel, other) if channel.headers.get("streamtype") == "data" else (other, channel)
-        link = asyncio.create_task(_connect_channel(data, error, host))
+        link = asyncio.create_task(_connect_channel(data, error, dial))
         links.add(link)
         link.add_done_callback(links.discard)
 
 
-async def _connect_channel(data: Channel, error: Channel, host: str) -> None:
+async def _connect_channel(data: Channel, error: Channel, dial: Dial) -> None:
     port = data.headers.get("port")
     try:
-        async with asyncio.timeout(DIAL):
-            reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(PATIENCE):
+            reader, writer = await dial(int(port))
     except (OSError, ValueError, TimeoutError) as failure:
         await error.write(f"an error occurred forwarding port {port}: {failure}".encode())
         await error.close()
@@ -92,7 +94,7 @@ async def _connect_channel(data: Channel, error: Channel, host: str) -> None:
 # --- two channels a port
 
 
-async def _plain(socket: WebSocket, host: str, ports: list[int]) -> None:
+async def _plain(socket: WebSocket, dial: Dial, ports: list[int]) -> None:
     """Channel 2i carries the i-th port's data and 2i+1 its errors; each begins with the port's number."""
     inputs: list[asyncio.Queue[bytes]] = [asyncio.Queue(maxsize=16) for _ in ports]
     for index, port in enumerate(ports):
@@ -100,7 +102,7 @@ async def _plain(socket: WebSocket, host: str, ports: list[int]) -> None:
             await socket.send(bytes([channel]) + struct.pack("<H", port))
     async with asyncio.TaskGroup() as tasks:
         links = [
-            tasks.create_task(_connect_plain(socket, host, index, port, inputs[index]))
+            tasks.create_task(_connect_plain(socket, dial, index, port, inputs[index]))
             for index, port in enumerate(ports)
         ]
         while (message := await socket.receive()) is not None:
@@ -113,11 +115,11 @@ async def _plain(socket: WebSocket, host: str, ports: list[int]) -> None:
 
 
 async def _connect_plain(
-    socket: WebSocket, host: str, index: int, port: int, given: asyncio.Queue[bytes]
+    socket: WebSocket, dial: Dial, index: int, port: int, given: asyncio.Queue[bytes]
 ) -> None:
     try:
-        async with asyncio.timeout(DIAL):
-            reader, writer = await asyncio.open_connection(host, port)
+        async with asyncio.timeout(PATIENCE):
+            reader, writer = await dial(port)
     except (OSError, TimeoutError) as failure:
         text = f"an error occurred forwarding port {port}: {failure}"
         await socket.send(bytes([2 * index + 1]) + text.encode())

@@ -54,6 +54,7 @@ class ContainerSpec(Struct, frozen=True):
     host_pid: bool = False
     host_ipc: bool = False
     network: str = ""  # a network namespace to join, such as /run/netns/x; the host's if empty
+    stop_signal: str = "SIGTERM"  # with which it is asked to end
     cgroups: tuple[str, ...] = ()  # directories whose cgroup.procs the container joins
     stdin: bool = False  # it has an input that whoever attaches may write to,
     stdin_once: bool = False  # and that ends with the first who does

@@ -117,7 +117,7 @@ class ProcessRuntime:
         request = {
             "op": "start",
             "directory": directory,
-            "plain": not (spec.privileged or spec.host_pid or spec.host_ipc or spec.network),
+            "plain": not (spec.privileged or spec.host_pid or spec.host_ipc),
             "host_pid": spec.host_pid,
         }
         with failpoint.around("container:start"):
@@ -160,7 +160,7 @@ class ProcessRuntime:
     async def _stop(self, container: _Container, grace: float) -> None:
         if grace <= 0:
             return await self._kill(container)
-        self._signal(container, signal.SIGTERM)
+        self._signal(container, number_of(container.record.started.spec.stop_signal))
         failpoint.hit("container:stop:asked")
         try:
             async with asyncio.timeout(grace):
@@ -172,7 +172,7 @@ class ProcessRuntime:
         self._signal(container, signal.SIGKILL)  # pid 1: the whole pid namespace goes with it
         await container.done.wait()
 
-    def _signal(self, container: _Container, number: signal.Signals) -> None:
+    def _signal(self, container: _Container, number: int) -> None:
         started = container.record.started
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(started.pid)
@@ -287,6 +287,15 @@ class ProcessRuntime:
         if stdin:
             await visit.write(b"")  # so that leaving without a word ends the input, too
         return visit
+
+
+def number_of(name: str) -> int:
+    """Of a signal such as SIGUSR1 or SIGRTMIN+3; one that this machine does not know asks as SIGTERM does."""
+    base, sign, offset = name.partition("+" if "+" in name else "-")
+    known = getattr(signal, base, None)
+    if not isinstance(known, signal.Signals) or (sign and not offset.isdecimal()):
+        return signal.SIGTERM
+    return known + int(f"{sign}{offset or 0}")
 
 
 def _as_file(data: bytes) -> int:

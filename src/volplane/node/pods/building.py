@@ -11,12 +11,22 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from volplane.api.core import Container, Pod, PodSecurityContext, SecurityContext, VolumeDevice, VolumeMount
+from volplane.api.core import (
+    Container,
+    HostIP,
+    Pod,
+    PodIP,
+    PodSecurityContext,
+    SecurityContext,
+    VolumeDevice,
+    VolumeMount,
+)
 from volplane.host import atomic_write
 from volplane.node.containers.base import ContainerSpec, Device, Mount, Propagation
 from volplane.node.manager import Mounted
+from volplane.node.network import Place
 from volplane.node.pods.environment import ConfigError, Environment
 from volplane.node.pods.expansion import Unknown, expand, expand_strictly
 from volplane.node.pods.runtimes import own_command
@@ -42,12 +52,14 @@ class Builder(Struct, frozen=True):
     site: Site
     cluster: Mapping[str, str]  # variables that lead to the API server
     programs: Programs = Programs()  # of this machine, in the place of images
+    host_ip: str = ""
 
     async def build(
         self,
         pod: Pod,
         container: Container,
         volumes: Mapping[str, Mounted],
+        place: Place,
         *,
         id: str,
         attempt: int,
@@ -55,7 +67,7 @@ class Builder(Struct, frozen=True):
     ) -> ContainerSpec:
         """Raises ConfigError."""
         site = self.site
-        environment = Environment(site.client, pod, container, site.allocatable())
+        environment = Environment(site.client, self._placed(pod, place), container, site.allocatable())
         variables = await environment.build(self.cluster)
         command = tuple(expand(part, variables) for part in container.command)
         args = tuple(expand(part, variables) for part in container.args)
@@ -100,7 +112,20 @@ class Builder(Struct, frozen=True):
             stdin=container.stdin,
             stdin_once=container.stdin_once,
             tty=container.tty,
+            network="" if builtin else place.namespace,
+            stop_signal=stop_signal(container) or "SIGTERM",
         )
+
+    def _placed(self, pod: Pod, place: Place) -> Pod:
+        """As its status will be in a moment: its first container wants to know its address, too."""
+        here = structs.replace(
+            pod.status,
+            pod_ip=place.address,
+            pod_ips=(PodIP(place.address),),
+            host_ip=self.host_ip,
+            host_ips=(HostIP(self.host_ip),),
+        )
+        return structs.replace(pod, status=here)
 
     async def _mount(
         self,
@@ -137,10 +162,13 @@ class Builder(Struct, frozen=True):
         recursive = mount.recursive_read_only in ("Enabled", "IfPossible") and readonly
         return Mount(source, mount.mount_path, readonly, propagation, recursive)
 
-    async def furnish(self, pod: Pod, container: Container, *, attempt: int, builtin: bool) -> None:
+    async def furnish(
+        self, pod: Pod, container: Container, *, place: Place, attempt: int, builtin: bool
+    ) -> None:
         """Make the container's own files; they need no volume, so this can be done while one is mounted."""
         if not builtin:
-            await self.site.host.call(_make_files, self._own_files(pod, container, attempt), pod)
+            files = self._own_files(pod, container, attempt)
+            await self.site.host.call(_make_files, files, pod, place.address)
 
     def _own_files(self, pod: Pod, container: Container, attempt: int) -> list[Mount]:
         """The hosts file and the place for the last words of the container."""
@@ -201,6 +229,10 @@ def _identity(pod: Pod, container: Container) -> _Identity:
     return _Identity(user, group, tuple(groups))
 
 
+def stop_signal(container: Container) -> str | None:
+    return container.lifecycle.stop_signal if container.lifecycle else None
+
+
 def hostname(pod: Pod) -> str:
     if pod.spec.host_network:
         return os.uname().nodename
@@ -227,22 +259,22 @@ def _is_privileged(container: Container) -> bool:
     return bool(container.security_context and container.security_context.privileged)
 
 
-def _make_files(files: Sequence[Mount], pod: Pod) -> None:
+def _make_files(files: Sequence[Mount], pod: Pod, address: str) -> None:
     for file in files:
         if file.target == HOSTS:
-            _write_hosts(file.source, pod)
+            _write_hosts(file.source, pod, address)
         else:
             _make_message(file.source)
 
 
-def _write_hosts(path: str, pod: Pod) -> None:
+def _write_hosts(path: str, pod: Pod, address: str) -> None:
     name = hostname(pod)
     lines = [
         "# Kubernetes-managed hosts file.",
         "127.0.0.1\tlocalhost",
         "::1\tlocalhost ip6-localhost ip6-loopback",
     ]
-    lines.append(f"{pod.status.pod_ip or '127.0.0.1'}\t{name}")
+    lines.append(f"{address}\t{name}")
     lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}" for alias in pod.spec.host_aliases]
     text = "\n".join(lines) + "\n"
     os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -18,6 +18,7 @@ from volplane.base import clock, trace
 from volplane.loops.events import Recorder
 from volplane.node.containers.base import ContainerError, State
 from volplane.node.manager import Mounted
+from volplane.node.network import Place, PodNetwork
 from volplane.node.pods import plan
 from volplane.node.pods.building import Builder
 from volplane.node.pods.environment import ConfigError
@@ -46,13 +47,13 @@ class Kit:
         runtimes: Runtimes,
         builder: Builder,
         events: Recorder,
+        network: PodNetwork,
         *,
-        pod_ip: str,
         longest_backoff: float = LONGEST_BACKOFF,
     ) -> None:
-        self.runtimes, self.builder, self.events = runtimes, builder, events
+        self.runtimes, self.builder, self.events, self.network = runtimes, builder, events, network
         self.longest_backoff = longest_backoff
-        self.handlers = Handlers(runtimes, pod_ip)
+        self.handlers = Handlers(runtimes)
 
 
 class ContainerLoop:
@@ -66,11 +67,12 @@ class ContainerLoop:
         record: Record,
         changed: Callable[[str, Record], None],
         volumes: Callable[[], Awaitable[dict[str, Mounted]]],
+        place: Callable[[], Awaitable[Place]],
     ) -> None:
         self.kit, self.container, self.policy = kit, container, policy
         self.record = record
         self.started = asyncio.Event()
-        self._pod, self._changed, self._volumes = pod, changed, volumes
+        self._pod, self._changed, self._volumes, self._place = pod, changed, volumes, place
         self._backoff = Backoff(0.0, kit.longest_backoff)
         self._asked = False  # its hook has been told that the end is near
         self._unhealthy = False  # a probe has decided that it is to end
@@ -116,15 +118,16 @@ class ContainerLoop:
     # --- start
 
     async def _start(self, number: int) -> bool:
-        pod = self._pod()
         builtin = self.kit.runtimes.is_builtin(self.container.image)
-        await self.kit.builder.furnish(pod, self.container, attempt=number, builtin=builtin)
+        place = await self._place()
+        pod = self._pod()
+        await self.kit.builder.furnish(pod, self.container, place=place, attempt=number, builtin=builtin)
         volumes = await self._volumes()
         pod = self._pod()
         subject = f"pod/{pod.namespace}/{pod.name}"
         try:
             with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
-                await finished(self._launch(pod, volumes, number, builtin=builtin))
+                await finished(self._launch(pod, volumes, place, number, builtin=builtin))
         except ConfigError as error:
             return self._cannot("CreateContainerConfigError", "Failed", f"Error: {error}", str(error))
         except (ContainerError, OSError) as error:
@@ -133,13 +136,16 @@ class ContainerLoop:
         await self._post_start()
         return True
 
-    async def _launch(self, pod: Pod, volumes: dict[str, Mounted], number: int, *, builtin: bool) -> None:
+    async def _launch(
+        self, pod: Pod, volumes: dict[str, Mounted], place: Place, number: int, *, builtin: bool
+    ) -> None:
         name = self.container.name
         self._tell_image(pod, builtin)
         spec = await self.kit.builder.build(
             pod,
             self.container,
             volumes,
+            place,
             id=container_id(pod.uid, name, number),
             attempt=number,
             builtin=builtin,
@@ -203,7 +209,7 @@ class ContainerLoop:
 
     async def _ran(self, hook: LifecycleHandler) -> bool:
         try:
-            outcome = await self.kit.handlers.run(hook, self.container, self.id, None)
+            outcome = await self.kit.handlers.run(hook, self.container, self.id, self._address, None)
             ok, why = outcome.ok, outcome.text
         except Trouble as trouble:
             ok, why = False, str(trouble)
@@ -252,12 +258,17 @@ class ContainerLoop:
         asked = self._pod().spec.termination_grace_period_seconds
         return DEFAULT_GRACE if asked is None else float(asked)
 
+    @property
+    def _address(self) -> str:
+        return self.kit.network.address(self._pod().uid, self.container.image)
+
     def _prober(self) -> Prober:
         return Prober(
             self.container,
             self.id,
             pod=self._pod,
             handlers=self.kit.handlers,
+            address=lambda: self._address,
             events=self.kit.events,
             started=self._is_started,
             ready=self._is_ready,
@@ -275,6 +286,7 @@ class ContainerLoop:
     async def _watch(self) -> None:
         probing = None
         if has_probes(self.container):
+            await self._place()  # after a restart of the node the way to it has to be found again
             probes = self._prober().run(already_started=self.record.started)
             probing = asyncio.create_task(probes, name=f"probes of {self.id}")
         try:

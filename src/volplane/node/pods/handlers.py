@@ -1,4 +1,5 @@
-"""What probes and hooks do: a command in the container, an HTTP request, a connection, a while of nothing.
+"""What probes and hooks do: a command in the container, an HTTP request, a connection, a question
+to its health service, a while of nothing.
 
 An outcome has words as the kubelet's users know them. The subtle thing: that a command could not be run at
 all, or was of a kind that cannot be run here, is another thing than that it failed (`Trouble`).
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from volplane.api.core import Container, HTTPGetAction, LifecycleHandler, Probe
+from volplane.csi.health import Health, NoAnswer, check
 from volplane.node.containers.base import ContainerError, Exec, Output
 from volplane.node.pods.runtimes import Runtimes
 from volplane.web.client import Http, HttpError
@@ -33,25 +35,33 @@ class Outcome(Struct, frozen=True):
 
 
 class Handlers:
-    def __init__(self, runtimes: Runtimes, pod_ip: str) -> None:
-        self.runtimes, self.pod_ip = runtimes, pod_ip
+    def __init__(self, runtimes: Runtimes) -> None:
+        self.runtimes = runtimes
 
     async def run(
-        self, action: Probe | LifecycleHandler, container: Container, id: str, timeout: float | None
+        self,
+        action: Probe | LifecycleHandler,
+        container: Container,
+        id: str,
+        address: str,
+        timeout: float | None,
     ) -> Outcome:
-        """Raises Trouble. Without `timeout` it takes as long as it takes."""
+        """`address`: where the container is. Raises Trouble. Without `timeout` it takes what it takes."""
         if action.exec is not None:
             return await self._exec(id, action.exec.command, timeout)
         if action.http_get is not None:
             hook = isinstance(action, LifecycleHandler)  # nobody asks a hook how it went
-            return await self._http(action.http_get, container, timeout, any_answer=hook)
+            return await _http(action.http_get, container, address, timeout, any_answer=hook)
         if action.tcp_socket is not None:
-            host = action.tcp_socket.host or self.pod_ip
+            host = action.tcp_socket.host or address
             return await _connect(host, port_of(action.tcp_socket.port, container), timeout)
         if isinstance(action, LifecycleHandler) and action.sleep is not None:
             await asyncio.sleep(action.sleep.seconds)
             return Outcome(True)
-        raise Trouble("this node knows exec, httpGet, tcpSocket and sleep only")
+        if isinstance(action, Probe) and action.grpc is not None:
+            asked = action.grpc
+            return await _health(f"{address}:{asked.port}", asked.service or "", timeout or 1)
+        raise Trouble("this node knows exec, httpGet, tcpSocket, grpc and sleep only")
 
     async def _exec(self, id: str, command: tuple[str, ...], timeout: float | None) -> Outcome:
         try:
@@ -68,28 +78,39 @@ class Handlers:
             raise Trouble(str(error)) from error
         return Outcome(code == 0, output)
 
-    async def _http(
-        self, get: HTTPGetAction, container: Container, timeout: float | None, *, any_answer: bool
-    ) -> Outcome:
-        host, port = get.host or self.pod_ip, port_of(get.port, container)
-        scheme = (get.scheme or "HTTP").lower()
-        path = get.path if get.path.startswith("/") else f"/{get.path}"
-        address = f"{scheme}://{host}:{port}"
-        own = {header.name: header.value for header in get.http_headers}
-        headers = [(k, v) for k, v in HEADERS if k.lower() not in {name.lower() for name in own}]
-        http = Http(address, ssl=_trusting() if scheme == "https" else None)
-        try:
-            answer = await http.request("GET", path, headers=[*headers, *own.items()], timeout=timeout)
-        except TimeoutError:
-            words = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-            return Outcome(False, f'Get "{address}{path}": {words}')
-        except (HttpError, OSError) as error:
-            return Outcome(False, f'Get "{address}{path}": {_words(error, host, port)}')
-        finally:
-            await http.close()
-        if any_answer or 200 <= answer.status < 400:
-            return Outcome(True, answer.body[:LONGEST_OUTPUT].decode(errors="replace"))
-        return Outcome(False, f"HTTP probe failed with statuscode: {answer.status}")
+
+async def _http(
+    get: HTTPGetAction, container: Container, pod: str, timeout: float | None, *, any_answer: bool
+) -> Outcome:
+    host, port = get.host or pod, port_of(get.port, container)
+    scheme = (get.scheme or "HTTP").lower()
+    path = get.path if get.path.startswith("/") else f"/{get.path}"
+    address = f"{scheme}://{host}:{port}"
+    own = {header.name: header.value for header in get.http_headers}
+    headers = [(k, v) for k, v in HEADERS if k.lower() not in {name.lower() for name in own}]
+    http = Http(address, ssl=_trusting() if scheme == "https" else None)
+    try:
+        answer = await http.request("GET", path, headers=[*headers, *own.items()], timeout=timeout)
+    except TimeoutError:
+        words = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+        return Outcome(False, f'Get "{address}{path}": {words}')
+    except (HttpError, OSError) as error:
+        return Outcome(False, f'Get "{address}{path}": {_words(error, host, port)}')
+    finally:
+        await http.close()
+    if any_answer or 200 <= answer.status < 400:
+        return Outcome(True, answer.body[:LONGEST_OUTPUT].decode(errors="replace"))
+    return Outcome(False, f"HTTP probe failed with statuscode: {answer.status}")
+
+
+async def _health(address: str, service: str, timeout: float) -> Outcome:
+    try:
+        health = await check(address, service, timeout)
+    except NoAnswer as error:
+        return Outcome(False, str(error))
+    if health is Health.SERVING:
+        return Outcome(True, "service healthy")
+    return Outcome(False, f'service unhealthy (responded with "{health}")')
 
 
 async def _connect(host: str, port: int, timeout: float | None) -> Outcome:

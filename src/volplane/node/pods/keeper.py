@@ -115,6 +115,7 @@ class Pods:
                 log.warning("container %s: %s", state.id, error)
         volumes.release(uid)
         await volumes.unmounted(uid)
+        await self.shared.network.leave(uid)
         if left := await remove_pod_directory(volumes.site.host, volumes.site.paths, uid):
             log.warning("%s", left)
         if logs:

@@ -53,13 +53,14 @@ class Prober:
         *,
         pod: Callable[[], Pod],
         handlers: Handlers,
+        address: Callable[[], str],
         events: Recorder,
         started: Callable[[], None],
         ready: Callable[[bool], None],
         kill: Callable[[Sort, float | None], Awaitable[None]],
     ) -> None:
         self.container, self.id = container, id
-        self._pod, self._handlers, self._events = pod, handlers, events
+        self._pod, self._handlers, self._address, self._events = pod, handlers, address, events
         self._started, self._ready, self._kill = started, ready, kill
 
     async def run(self, *, already_started: bool) -> None:
@@ -110,7 +111,9 @@ class Prober:
 
     async def _ask(self, sort: Sort, probe: Probe) -> bool:
         try:
-            outcome = await self._handlers.run(probe, self.container, self.id, probe.timeout_seconds or 1)
+            outcome = await self._handlers.run(
+                probe, self.container, self.id, self._address(), probe.timeout_seconds or 1
+            )
         except Trouble as trouble:
             words = f"{sort} probe errored and resulted in unknown state: {trouble}"
             self._events.warning(self._pod(), "Unhealthy", words)

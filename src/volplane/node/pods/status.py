@@ -109,6 +109,7 @@ def _container(container: Container, record: Record, idle: Waiting, *, init: boo
             VolumeMountStatus(m.name, m.mount_path, m.read_only, _recursive(m))
             for m in container.volume_mounts
         ),
+        stop_signal=container.lifecycle.stop_signal if container.lifecycle else None,
     )
 
 

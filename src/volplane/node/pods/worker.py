@@ -20,6 +20,7 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.host import Host
 from volplane.node.manager import Mounted, VolumeManager
+from volplane.node.network import NoNetwork, Place, PodNetwork
 from volplane.node.pods import plan
 from volplane.node.pods.adoption import MARKER, adopt, write_marker
 from volplane.node.pods.container import ContainerLoop, Kit
@@ -60,6 +61,7 @@ class Shared:
 
     def __init__(self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str) -> None:
         self.client, self.volumes, self.kit, self.host_ip = client, volumes, kit, host_ip
+        self.network: PodNetwork = kit.network
         self.interrupted: dict[str, dict[str, int]] = {}  # what an earlier life has stopped, by pod
 
 
@@ -77,6 +79,9 @@ class PodWorker:
         self._leaving = asyncio.Event()
         self._rejected = asyncio.Event()
         self._volumes_ready = asyncio.Event()
+        self._joined = asyncio.Event()
+        self._place: Place | None = None  # in the network
+        self._pids: list[int] = []  # of containers that an earlier life has started
         self._ended = False
         self._forced = False
         self._deadline = 0.0  # of the stop that is under way
@@ -160,6 +165,7 @@ class PodWorker:
             self._ended = True
             self._pusher.push()
         await self._unmount()
+        await self.shared.network.leave(self.uid)
         await self._leaving.wait()
         if self._leave is Leave.DELETED:
             await self._remove()
@@ -180,6 +186,7 @@ class PodWorker:
     async def _adopt(self) -> None:
         states = await self.shared.kit.runtimes.of_pod(self.uid)
         interrupted = self.shared.interrupted.get(self.uid, {})
+        self._pids = [state.pid for state in states if state.running and state.pid]
         self.records = adopt(self.pod, states, interrupted, self.shared.kit.runtimes, clock.stamp())
         init = {c.name for c in self.pod.spec.init_containers}
         for container in all_containers(self.pod):
@@ -194,6 +201,7 @@ class PodWorker:
             record=self.records.get(container.name, NOTHING),
             changed=self._record_changed,
             volumes=self._mounted,
+            place=self._where,
         )
 
     async def _live(self) -> None:
@@ -216,6 +224,7 @@ class PodWorker:
 
     async def _containers(self) -> None:
         async with asyncio.TaskGroup() as tasks:
+            joining = tasks.create_task(self._join(), name=f"network of pod {self.pod.key}")
             mounting = tasks.create_task(self._mount(), name=f"volumes of pod {self.pod.key}")
             beside: list[asyncio.Task[bool]] = []
             self._debugging = (tasks, beside)
@@ -226,7 +235,7 @@ class PodWorker:
                     await asyncio.gather(*(tasks.create_task(loop.run()) for loop in mains))
             finally:
                 self._debugging = None
-                for task in (mounting, *beside):
+                for task in (joining, mounting, *beside):
                     task.cancel()
 
     def _debug(self) -> None:
@@ -251,6 +260,27 @@ class PodWorker:
             elif not begun and not await loop.run():
                 return False
         return True
+
+    async def _join(self) -> None:
+        pause = FIRST_PAUSE
+        while self._place is None:
+            try:
+                self._place = await self.shared.network.join(self.pod, self._pids)
+            except NoNetwork as error:
+                words = f"Failed to create pod sandbox: {error}"
+                self.shared.kit.events.warning(self.pod, "FailedCreatePodSandBox", words)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        if self.shared.network.refused and not self.pod.spec.host_network:
+            why = f"{self.shared.network.refused}: the pod shares the node's"
+            self.shared.kit.events.warning(self.pod, "PodNetworkUnavailable", why)
+        self._joined.set()
+        self._pusher.push(urgent=False)
+
+    async def _where(self) -> Place:
+        await self._joined.wait()
+        assert self._place is not None
+        return self._place
 
     async def _mount(self) -> None:
         with trace.span("kubelet", "MountVolumes", f"pod/{self.pod.namespace}/{self.pod.name}"):
@@ -333,6 +363,7 @@ class PodWorker:
         self._waits("its containers are being stopped")
         await self._stop_containers(self.grace)
         await self._unmount()
+        await self.shared.network.leave(self.uid, forget=False)
 
     # --- what it tells
 
@@ -350,12 +381,20 @@ class PodWorker:
             started_at=self._started_at,
             volumes_ready=self._volumes_ready.is_set() or any(r.running for r in self.records.values()),
             host_ip=self.shared.host_ip,
-            pod_ip=self.shared.host_ip if any(r.current for r in self.records.values()) else "",
+            pod_ip=self._address,
             ended=self._ended,
             reason=self._reason,
             message=self._message,
         )
         return pod_status(self.pod, facts, clock.stamp(), before)
+
+    @property
+    def _address(self) -> str:
+        """What was told stays, also when the pod has left its network."""
+        if self._place is not None and self._place.namespace:
+            return self._place.address
+        shown = self.pod.status.pod_ip
+        return shown or (self.shared.host_ip if any(r.current for r in self.records.values()) else "")
 
     # --- conveniences
 

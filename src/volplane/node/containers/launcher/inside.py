@@ -25,7 +25,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a container's root keeps: changing owners and modes, switching users, low ports, chroot, audit. No
 # mounting, no device nodes, no raw disks.
 _KEPT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31})
-_ALL = frozenset(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
+_ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _FAILED = 128
 _TIOCSPTLCK, _TIOCGPTN = 0x40045431, 0x80045430
@@ -48,12 +48,17 @@ def run(layout: Layout, cover: list[str], control: socket.socket, reporting: int
             _make_namespaces(layout, cover, ipc=True)
             root.furnish(privileged=False)
         spec, descriptors = _await_order(control)
+        given = streams.count(spec)
+        trees = descriptors[given:]
+        if spec["network"]:
+            kernel.setns(trees[0], kernel.CLONE_NEWNET)
+            os.close(trees.pop(0))
         if not plain:
-            _join(spec["network"])
             _make_namespaces(layout, cover, ipc=not spec["host_ipc"])
             root.furnish(privileged=spec["privileged"])
-        given = streams.count(spec)
-        root.place_volumes(spec, descriptors[given:])
+        elif spec["network"]:
+            root.renew_sys()
+        root.place_volumes(spec, trees)
         if spec["hostname"]:
             kernel.set_hostname(spec["hostname"])
         code = _run_command(spec, descriptors[:given])
@@ -84,13 +89,6 @@ def _await_order(control: socket.socket) -> tuple[Spec, list[int]]:
         os._exit(_FAILED)  # the shim is gone
     control.close()
     return json.loads(text), descriptors
-
-
-def _join(network: str) -> None:
-    if network:
-        descriptor = os.open(network, os.O_RDONLY | os.O_CLOEXEC)
-        kernel.setns(descriptor, kernel.CLONE_NEWNET)
-        os.close(descriptor)
 
 
 def _run_command(spec: Spec, given: list[int]) -> int:

@@ -155,6 +155,12 @@ def furnish(*, privileged: bool) -> None:
         _guard_proc()
 
 
+def renew_sys() -> None:
+    """It shows the interfaces of the network in which it was mounted."""
+    kernel.umount("/sys")
+    kernel.mount("sysfs", "/sys", "sysfs", _SAFE | kernel.MS_RDONLY)
+
+
 def place_volumes(spec: Spec, trees: list[int]) -> None:
     for mount, tree in zip(_mounts(spec), trees, strict=True):
         _place(mount, tree)

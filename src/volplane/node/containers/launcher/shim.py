@@ -95,7 +95,7 @@ class Shim:
         kernel.set_title(f"volplane-shim {spec['id']}")
         _take(directory)
         log = Log(spec["log_path"])
-        trees = root.copy_sources(spec)
+        trees = [*_network(spec), *root.copy_sources(spec)]
         self._join_cgroups(spec["cgroups"])
         if _gone(reply):
             self._give_up(directory)
@@ -193,6 +193,11 @@ class Shim:
             guests.close()
         log.flush()
         return inside.exit_code(status)
+
+
+def _network(spec: Spec) -> list[int]:
+    """The namespace to join, opened where its path means what the node meant."""
+    return [os.open(spec["network"], os.O_RDONLY | os.O_CLOEXEC)] if spec["network"] else []
 
 
 def _take(directory: str) -> None:

@@ -1,0 +1,204 @@
+"""The kernel's own way to be told about interfaces, addresses and routes: rtnetlink, as far as pods need it.
+
+A socket belongs for ever to the network namespace in which it was made, whoever uses it from where. Requests
+that go out together are worked off in their order, and the first that fails raises.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Self
+
+from msgspec import Struct
+
+NEW_LINK, DELETE_LINK, GET_LINK, NEW_ADDRESS, GET_ROUTE = 16, 17, 18, 20, 26
+
+_ERROR, _DONE = 2, 3
+_REQUEST, _ACKNOWLEDGE, _DUMP, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x300, 0x200, 0x400
+_NESTED = 0x8000
+_UP = 1
+
+_MAC, _NAME, _MASTER, _INFO, _ALIAS, _GROUP, _NAMESPACE = 1, 3, 10, 18, 20, 27, 28  # of a link
+_KIND, _DATA, _PEER = 1, 2, 1  # of its _INFO, and of a veth's _DATA
+_ADDRESS, _LOCAL = 1, 2  # of an address
+_TO, _THROUGH = 1, 4  # of a route
+
+_LARGEST = 1 << 16
+_LONGEST_ALIAS = 200
+
+
+class Request(Struct, frozen=True):
+    kind: int
+    flags: int
+    body: bytes
+
+
+class Route(Struct, frozen=True):
+    to: IPv4Network
+    through: int  # the interface's number
+
+
+class Link(Struct, frozen=True):
+    index: int
+    name: str
+    master: int = 0
+    group: int = 0
+
+
+class Netlink:
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+        self._socket.bind((0, 0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def do(self, *requests: Request) -> None:
+        """Raises OSError with the kernel's reason for the first one that failed; the others are done."""
+        sent = [
+            _message(r.kind, r.flags | _REQUEST | _ACKNOWLEDGE, r.body, n) for n, r in enumerate(requests)
+        ]
+        self._socket.send(b"".join(sent))
+        codes: list[int] = []
+        while len(codes) < len(requests):
+            codes += [struct.unpack_from("=i", body)[0] for kind, body in self._receive() if kind == _ERROR]
+        if wrong := next((code for code in codes if code), 0):
+            raise OSError(-wrong, os.strerror(-wrong))
+
+    def links(self) -> list[Link]:
+        return [_link(body) for body in self._dump(GET_LINK, _header(0))]
+
+    def routes(self) -> list[Route]:
+        """Of all tables, IPv4; the default route is to everywhere and so to nowhere in particular."""
+        head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+        return [route for body in self._dump(GET_ROUTE, head) if (route := _route(body)).to.prefixlen]
+
+    def _dump(self, kind: int, body: bytes) -> Iterator[bytes]:
+        self._socket.send(_message(kind, _REQUEST | _DUMP, body, 0))
+        while True:
+            for answer, found in self._receive():
+                if answer == _DONE:
+                    return
+                if answer == _ERROR:
+                    code = struct.unpack_from("=i", found)[0]
+                    raise OSError(-code, os.strerror(-code))
+                yield found
+
+    def _receive(self) -> Iterator[tuple[int, bytes]]:
+        data = self._socket.recv(_LARGEST)
+        while data:
+            length, kind = struct.unpack_from("=IH", data)
+            yield kind, data[16:length]
+            data = data[_padded(length) :]
+
+
+# --- what can be asked for
+
+
+def new_bridge(name: str, *, mac: bytes, group: int) -> Request:
+    body = _header(0, up=True) + _text(_NAME, name) + _attribute(_MAC, mac)
+    return _create(body + _number(_GROUP, group) + _nest(_INFO, _attribute(_KIND, b"bridge")))
+
+
+def new_pair(name: str, *, bridge: int, group: int, inside: str, mac: bytes, namespace: int) -> Request:
+    """Two ends of a cable: `name` in the bridge and up, `inside` as number 2 over there, and not up."""
+    peer = _header(2) + _text(_NAME, inside) + _attribute(_MAC, mac) + _number(_NAMESPACE, namespace)
+    info = _attribute(_KIND, b"veth") + _nest(_DATA, _nest(_PEER, peer))
+    body = _header(0, up=True) + _text(_NAME, name) + _number(_MASTER, bridge)
+    return _create(body + _number(_GROUP, group) + _nest(_INFO, info))
+
+
+def describe(name: str, text: str) -> Request:
+    """For people who look at it. At its creation the kernel would not listen to this."""
+    return Request(NEW_LINK, 0, _header(0) + _text(_NAME, name) + _text(_ALIAS, text[:_LONGEST_ALIAS]))
+
+
+def set_up(index: int) -> Request:
+    return Request(NEW_LINK, 0, _header(index, up=True))
+
+
+def add_address(index: int, address: IPv4Interface) -> Request:
+    packed = address.ip.packed
+    head = struct.pack("=BBBBI", socket.AF_INET, address.network.prefixlen, 0, 0, index)
+    body = head + _attribute(_LOCAL, packed) + _attribute(_ADDRESS, packed)
+    return Request(NEW_ADDRESS, _CREATE | _EXCLUSIVE, body)
+
+
+def delete_link(index: int) -> Request:
+    return Request(DELETE_LINK, 0, _header(index))
+
+
+def delete_group(group: int) -> Request:
+    return Request(DELETE_LINK, 0, _header(0) + _number(_GROUP, group))
+
+
+# --- how it is spelt
+
+
+def _create(body: bytes) -> Request:
+    return Request(NEW_LINK, _CREATE | _EXCLUSIVE, body)
+
+
+def _message(kind: int, flags: int, body: bytes, number: int) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, flags, number, 0) + body
+
+
+def _header(index: int, *, up: bool = False) -> bytes:
+    flags = _UP if up else 0
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags)
+
+
+def _attribute(kind: int, data: bytes) -> bytes:
+    length = 4 + len(data)
+    return struct.pack("=HH", length, kind) + data + bytes(_padded(length) - length)
+
+
+def _nest(kind: int, data: bytes) -> bytes:
+    return _attribute(kind | _NESTED, data)
+
+
+def _text(kind: int, text: str) -> bytes:
+    return _attribute(kind, text.encode() + b"\0")
+
+
+def _number(kind: int, number: int) -> bytes:
+    return _attribute(kind, struct.pack("=I", number))
+
+
+def _padded(length: int) -> int:
+    return (length + 3) & ~3
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found = {}
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        found[kind & ~_NESTED] = data[4:length]
+        data = data[_padded(length) :]
+    return found
+
+
+def _link(body: bytes) -> Link:
+    index = struct.unpack_from("=i", body, 4)[0]
+    found = _attributes(body[16:])
+    name = found.get(_NAME, b"").rstrip(b"\0").decode()
+    return Link(index, name, _unpacked(found.get(_MASTER)), _unpacked(found.get(_GROUP)))
+
+
+def _route(body: bytes) -> Route:
+    length = body[1]
+    found = _attributes(body[12:])
+    to = IPv4Network((int(IPv4Address(found.get(_TO, bytes(4)))), length), strict=False)
+    return Route(to, _unpacked(found.get(_THROUGH)))
+
+
+def _unpacked(data: bytes | None) -> int:
+    number: int = struct.unpack("=I", data)[0] if data else 0
+    return number

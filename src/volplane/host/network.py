@@ -1,0 +1,272 @@
+"""Networks of pods on this machine: a namespace with one cable to a bridge that leads nowhere else.
+
+A namespace here is nothing but a descriptor: it lives as long as somebody holds it, its processes included,
+and its cable goes with it. So there is nothing that a crash could leave but the bridge, whose name its owner
+knows. What has to be done inside a namespace is done on a thread that ends with it: the threads of the
+executor never leave the machine's own, and so neither do the programs that they start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, flock
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import TypeVar
+
+from msgspec import Struct
+
+from volplane.host import netlink, syscalls
+from volplane.host.netlink import Netlink
+
+T = TypeVar("T")
+
+LOCK = "/run/volplane-network.lock"  # ranges are chosen by one at a time on the whole machine
+INSIDE = "eth0"
+_LOOPBACK, _ETH0 = 1, 2  # numbers of interfaces in a namespace of ours
+
+
+class RangeTaken(Exception):
+    """Somebody else on this machine routes these addresses."""
+
+
+class Bridge(Struct, frozen=True):
+    name: str
+    range: IPv4Network
+    about: str  # whose it is, for people who look at the machine
+
+    @property
+    def address(self) -> IPv4Interface:
+        return IPv4Interface((int(self.range.network_address) + 1, self.range.prefixlen))
+
+    @property
+    def group(self) -> int:
+        return group_of(self.name)
+
+
+def group_of(bridge: str) -> int:
+    """The number by which a bridge and all its cables are removed together."""
+    return zlib.crc32(bridge.encode()) & 0x7FFFFFFF | 0x1000
+
+
+def mac_of(address: IPv4Address) -> bytes:
+    """Always the same for an address: whoever remembers its last owner finds the next one."""
+    return b"\x0a\x58" + address.packed
+
+
+# --- ranges
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Nobody else on this machine makes a bridge meanwhile."""
+    descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        flock(descriptor, LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def taken(except_bridge: str = "") -> list[IPv4Network]:
+    """What this machine can already reach in a way of its own, name servers included."""
+    with Netlink() as machine:
+        routes, links = machine.routes(), machine.links()
+    own = next((link.index for link in links if link.name == except_bridge), -1)
+    return [r.to for r in routes if r.through != own] + list(_name_servers())
+
+
+def _name_servers() -> Iterator[IPv4Network]:
+    with suppress(OSError), open("/etc/resolv.conf") as file:
+        for line in file:
+            match line.split():
+                case ["nameserver", address, *_]:
+                    with suppress(ValueError):
+                        yield IPv4Network(address)
+
+
+def first_free(candidates: Iterable[IPv4Network], used: Iterable[IPv4Network]) -> IPv4Network | None:
+    avoided = list(used)
+    return next((c for c in candidates if not any(c.overlaps(other) for other in avoided)), None)
+
+
+# --- the bridge
+
+
+def ensure_bridge(bridge: Bridge) -> int:
+    """The number of its interface; what half of it an earlier life has made is completed.
+
+    Raises RangeTaken, or OSError where there can be none.
+    """
+    with alone():
+        if any(bridge.range.overlaps(other) for other in taken(bridge.name)):
+            raise RangeTaken(f"{bridge.range} is in use by another network of this machine")
+        with Netlink() as machine:
+            _make_bridge(machine, bridge)
+        return socket.if_nametoindex(bridge.name)
+
+
+def _make_bridge(machine: Netlink, bridge: Bridge) -> None:
+    mac = mac_of(bridge.address.ip)
+    with suppress(FileExistsError):  # another node of the cluster was faster
+        machine.do(
+            netlink.new_bridge(bridge.name, mac=mac, group=bridge.group),
+            netlink.describe(bridge.name, bridge.about),
+        )
+    index = socket.if_nametoindex(bridge.name)
+    with suppress(FileExistsError):
+        machine.do(netlink.add_address(index, bridge.address))
+
+
+def remove_bridge(name: str) -> None:
+    """With all that is plugged into it."""
+    with Netlink() as machine:
+        try:
+            machine.do(netlink.delete_group(group_of(name)))
+        except OSError as error:
+            if error.errno not in (errno.ENODEV, errno.EINVAL):  # there is none
+                raise
+
+
+# --- namespaces
+
+
+class Joined(Struct, frozen=True):
+    namespace: int  # a descriptor
+    listening: socket.socket | OSError | None = None  # or why it does not
+
+
+def join(
+    bridge: Bridge,
+    address: IPv4Address,
+    *,
+    about: str,
+    namespace: int = -1,
+    listen: tuple[IPv4Address, int] | None = None,
+) -> Joined:
+    """A network namespace with that address on the bridge: a new one, or one that may have it already.
+
+    In there somebody can listen for it: on an address that its loopback gets if it has not got it.
+    """
+    number = _number_of(bridge)
+
+    def enter() -> Joined:
+        if namespace < 0:
+            syscalls.unshare(syscalls.CLONE_NEWNET)
+        else:
+            syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+        entered = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _plug(machine, entered, number, bridge, address, about)
+            return Joined(entered, _listen(*listen) if listen else None)
+        except BaseException:
+            os.close(entered)
+            raise
+
+    with Netlink() as machine:  # made out here, it stays out here
+        return _apart(enter)
+
+
+def _plug(
+    machine: Netlink, namespace: int, number: int, bridge: Bridge, address: IPv4Address, about: str
+) -> None:
+    """From within the namespace."""
+    cable = cable_of(namespace)
+    pair = netlink.new_pair(
+        cable,
+        bridge=number,
+        group=bridge.group,
+        inside=INSIDE,
+        mac=mac_of(address),
+        namespace=namespace,
+    )
+    with suppress(FileExistsError):
+        machine.do(pair, netlink.describe(cable, about))
+    own = IPv4Interface((int(address), bridge.range.prefixlen))
+    up = (netlink.set_up(_LOOPBACK), netlink.set_up(_ETH0), netlink.add_address(_ETH0, own))
+    with Netlink() as inside, suppress(FileExistsError):
+        inside.do(*up)
+
+
+def _listen(host: IPv4Address, port: int) -> socket.socket | OSError:
+    try:
+        if not host.is_loopback:
+            with Netlink() as inside, suppress(FileExistsError):
+                inside.do(netlink.add_address(_LOOPBACK, IPv4Interface(host)))
+        return socket.create_server((str(host), port), backlog=128)
+    except OSError as error:
+        return error
+
+
+def open_namespace(pid: int) -> int:
+    """That of a process; -1 if it is the machine's own."""
+    descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    if os.path.sameopenfile(descriptor, _own()):
+        os.close(descriptor)
+        return -1
+    return descriptor
+
+
+_own_namespace = -1
+
+
+def _own() -> int:
+    global _own_namespace
+    if _own_namespace < 0:
+        _own_namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    return _own_namespace
+
+
+def cable_of(namespace: int) -> str:
+    """Named after the namespace, not its pod: the last one's cable may still be there for a moment."""
+    return f"vp{os.fstat(namespace).st_ino:x}"
+
+
+def _number_of(bridge: Bridge) -> int:
+    try:
+        return socket.if_nametoindex(bridge.name)
+    except OSError:  # somebody has removed it
+        return ensure_bridge(bridge)
+
+
+def dialling(namespace: int) -> socket.socket:
+    """A socket that will connect from within the namespace."""
+
+    def open_socket() -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        made.setblocking(False)
+        return made
+
+    return within(namespace, open_socket)
+
+
+def within(namespace: int, work: Callable[[], T]) -> T:
+    def entered() -> T:
+        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+        return work()
+
+    return _apart(entered)
+
+
+def _apart(work: Callable[[], T]) -> T:
+    """Run on a thread of its own, which takes the namespace that it gets into with it."""
+    results: list[T] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=run, name="network namespace")
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+    return results[0]

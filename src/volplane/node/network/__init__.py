@@ -1,0 +1,5 @@
+"""Where a pod is in the network: an address and a namespace of its own, or the machine's."""
+
+from volplane.node.network.pods import NoNetwork, Place, PodNetwork
+
+__all__ = ["NoNetwork", "Place", "PodNetwork"]

@@ -1,0 +1,333 @@
+"""Every pod in a network of its own: namespace, address, and the ways in and out of it.
+
+The namespace is held by a descriptor of ours and by the pod's processes, so it is gone when both are, however
+they ended. All that is written down is the address, beside the pod's other files and before it is used: a
+pod whose containers outlived us is found again by one of them, one that has to be started anew gets the
+address that it had. Nothing leads out of such a network but what is listened to for the pod: the API server
+on its loopback, and its host ports on ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network
+
+import msgspec
+from msgspec import Struct
+
+from volplane.api.core import ContainerPort, Pod
+from volplane.base import failpoint
+from volplane.host import Host, NodePaths, atomic_write, network
+from volplane.host.network import Bridge, Joined, RangeTaken
+from volplane.node.network import ranges
+from volplane.node.network.relay import Ends, Relay
+from volplane.node.settings import BRIDGE, NodeSettings
+
+log = logging.getLogger(__name__)
+
+RECORD = "network.json"
+# What a machine says that has no such networks, or does not let us make them.
+_HOPELESS = (
+    errno.EPERM,
+    errno.EACCES,
+    errno.EROFS,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EINVAL,
+    errno.ENODEV,
+)
+
+
+class NoNetwork(Exception):
+    """The pod has none yet; the text is for its events."""
+
+
+class Place(Struct, frozen=True):
+    """Where a pod is."""
+
+    address: str
+    namespace: str = ""  # a path, for whoever starts its containers; the machine's own if empty
+
+
+class Record(Struct, frozen=True):
+    address: str
+
+
+# Made here, on the importing thread: msgspec crashes when several threads meet a type for the first time.
+_record = msgspec.json.Decoder(Record)
+
+
+class _Held:
+    def __init__(self, namespace: int, address: IPv4Address) -> None:
+        self.namespace, self.address = namespace, address
+        self.relays: list[Relay] = []
+
+    @property
+    def place(self) -> Place:
+        return Place(str(self.address), f"/proc/{os.getpid()}/fd/{self.namespace}")
+
+
+def bridge_name(directory: str) -> str:
+    """For a cluster, or a node of its own, that lives in this directory."""
+    return f"vp-{hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:10]}"
+
+
+class PodNetwork:
+    def __init__(
+        self, settings: NodeSettings, host: Host, paths: NodePaths, *, is_builtin: Callable[[str], bool]
+    ) -> None:
+        """`is_builtin`: images that run inside this process, and so in the machine's network."""
+        self._settings, self._host, self._paths, self._is_builtin = settings, host, paths, is_builtin
+        self.refused = ""  # why pods share the machine's network though they should not
+        self.on_range: Callable[[str], Awaitable[None]] | None = None  # told what we have chosen ourselves
+        self._bridge: Bridge | None = None
+        self._share: IPv4Network | None = None
+        self._preparing = asyncio.Lock()
+        self._last = os.getpid() % ranges.HIGHEST  # of the share, given out last: anywhere to begin with
+        self._addresses: dict[str, IPv4Address] = {}  # by pod
+        self._held: dict[str, _Held] = {}
+        self._joining: dict[str, asyncio.Task[_Held | None]] = {}
+        self._outside: set[str] = set()  # pods whose containers were started in the machine's network
+
+    async def load(self) -> None:
+        """The addresses of an earlier life."""
+        self._addresses = await self._host.call(_read_records, self._paths.real(self._paths.pods))
+
+    def is_apart(self, pod: Pod) -> bool:
+        """Whether it has a network of its own."""
+        if self._settings.pod_network != BRIDGE or self.refused or pod.spec.host_network:
+            return False
+        if pod.uid in self._outside:
+            return False
+        return any(not self._is_builtin(c.image) for c in (*pod.spec.init_containers, *pod.spec.containers))
+
+    def address(self, uid: str, image: str = "") -> str:
+        """Where to reach a container of that pod; built-in ones are in this process."""
+        known = self._addresses.get(uid)
+        return self._settings.node_ip if known is None or self._is_builtin(image) else str(known)
+
+    # --- in and out
+
+    async def join(self, pod: Pod, pids: Iterable[int] = ()) -> Place:
+        """Where the pod is from now on. `pids`: processes of it that run already. Raises NoNetwork."""
+        if not self.is_apart(pod):
+            return Place(self._settings.node_ip)
+        held = self._held.get(pod.uid)
+        if held is None:
+            task = self._joining.get(pod.uid)
+            if task is None:
+                task = asyncio.create_task(self._join(pod, list(pids)), name=f"network of pod {pod.key}")
+                self._joining[pod.uid] = task
+                task.add_done_callback(lambda done: self._joined(pod.uid, done))
+            # To its end, whoever stops waiting for it: a namespace must belong to somebody.
+            held = await asyncio.shield(task)
+        return held.place if held is not None else Place(self._settings.node_ip)
+
+    def _joined(self, uid: str, task: asyncio.Task[_Held | None]) -> None:
+        del self._joining[uid]
+        if not task.cancelled():
+            task.exception()  # the caller has it; if it is gone, nobody wants it
+
+    async def _join(self, pod: Pod, pids: list[int]) -> _Held | None:
+        """None if the pod is in the machine's network after all."""
+        try:
+            bridge = await self._prepared()
+            address = self._addresses.get(pod.uid) or self._take(pod.uid)
+            joined = await self._host.call(self._build, pod, bridge, pids, address)
+        except RangeTaken as error:
+            raise NoNetwork(str(error)) from error
+        except OSError as error:
+            if error.errno in _HOPELESS and not self._held:
+                self.refused = f"this machine has no networks for pods ({error.strerror or error})"
+                log.warning("%s: they share its own", self.refused)
+                self._addresses.pop(pod.uid, None)
+                return None
+            raise NoNetwork(f"network of the pod: {error}") from error
+        if joined is None:
+            self._outside.add(pod.uid)
+            self._addresses.pop(pod.uid, None)
+            return None
+        held = _Held(joined.namespace, address)
+        try:
+            await self._open_ways(pod, held, joined.listening)
+        except BaseException:
+            await _let_go(held)
+            raise
+        self._held[pod.uid] = held
+        return held
+
+    def _build(self, pod: Pod, bridge: Bridge, pids: list[int], address: IPv4Address) -> Joined | None:
+        namespace = _namespace_of(pids)
+        if namespace is None:
+            return None
+        try:
+            _write_record(self._record(pod.uid), address)
+            with failpoint.around("pod:network"):
+                return network.join(
+                    bridge,
+                    address,
+                    about=f"{bridge.about} pod {pod.key}",
+                    namespace=namespace,
+                    listen=self._api_server,
+                )
+        finally:
+            if namespace >= 0:
+                os.close(namespace)
+
+    @property
+    def _api_server(self) -> tuple[IPv4Address, int] | None:
+        try:
+            return IPv4Address(self._settings.cluster_host), self._settings.cluster_port
+        except ValueError:
+            return None  # there is none, or it has a name, which can mean anything in there
+
+    def _take(self, uid: str) -> IPv4Address:
+        assert self._share is not None
+        found = ranges.next_free(self._share, set(self._addresses.values()), self._last)
+        if found is None:
+            raise NoNetwork(f"no addresses available in range {self._share}")
+        self._addresses[uid], self._last = found
+        return found[0]
+
+    async def leave(self, uid: str, *, forget: bool = True) -> None:
+        """Its containers have ended; with `forget` it will not come back, and others may have its address."""
+        if (joining := self._joining.get(uid)) is not None:
+            await asyncio.wait({joining})
+        if (held := self._held.pop(uid, None)) is not None:
+            await _let_go(held)
+        self._outside.discard(uid)
+        if forget and self._addresses.pop(uid, None) is not None:
+            await self._host.call(_remove_record, self._record(uid))
+
+    async def close(self) -> None:
+        """Let go; who runs in a namespace stays in it."""
+        if self._joining:
+            await asyncio.wait(self._joining.values())
+        while self._held:
+            await _let_go(self._held.popitem()[1])
+
+    async def remove(self) -> None:
+        """After the last pod: nothing of the network stays, unless it is a whole cluster's."""
+        if self._settings.pod_network == BRIDGE and not self._settings.pod_bridge:
+            await self._host.call(network.remove_bridge, bridge_name(self._paths.root))
+
+    def _record(self, uid: str) -> str:
+        return self._paths.real(f"{self._paths.pod(uid)}/{RECORD}")
+
+    # --- the node's range
+
+    async def _prepared(self) -> Bridge:
+        async with self._preparing:
+            if self._bridge is None:
+                self._bridge = await self._choose()
+            return self._bridge
+
+    async def _choose(self) -> Bridge:
+        """As we are told, or any that is free on this machine."""
+        settings = self._settings
+        name = settings.pod_bridge or bridge_name(self._paths.root)
+        if settings.pod_cidr:
+            self._share = IPv4Network(settings.pod_cidr)
+            whole = IPv4Network(settings.cluster_cidr or settings.pod_cidr)
+            return await self._made(Bridge(name, whole, self._paths.root))
+        kept = next(iter(self._addresses.values()), None)  # of pods that may still run
+        used = await self._host.call(network.taken, name)
+        for whole in ranges.candidates(ranges.prefix_for(1), self._paths.root):
+            if (kept is None or kept in whole) and network.first_free([whole], used):
+                with suppress(RangeTaken):  # since we looked
+                    bridge = await self._made(Bridge(name, whole, self._paths.root))
+                    self._share = ranges.share(whole, 1)
+                    if self.on_range is not None:
+                        await self.on_range(str(self._share))
+                    return bridge
+        raise RangeTaken(f"this machine uses all of {ranges.SPACE}")
+
+    async def _made(self, bridge: Bridge) -> Bridge:
+        await self._host.call(network.ensure_bridge, bridge)
+        return bridge
+
+    # --- ways in and out
+
+    async def _open_ways(self, pod: Pod, held: _Held, listening: socket.socket | OSError | None) -> None:
+        host, port = self._settings.cluster_host, self._settings.cluster_port
+        if isinstance(listening, OSError):  # after a restart of ours the pod may have taken the port itself
+            log.warning("pod %s cannot reach the API server at %s:%d: %s", pod.key, host, port, listening)
+        elif listening is not None:
+            await self._relay(held, listening, lambda: asyncio.open_connection(host, port))
+        for container in pod.spec.containers:
+            for offered in container.ports:
+                if offered.host_port:
+                    await self._offer(offered, held)
+
+    async def _offer(self, port: ContainerPort, held: _Held) -> None:
+        """A host port: on the address that is asked for, else on the node's."""
+        if (port.protocol or "TCP") != "TCP":
+            raise NoNetwork(f"hostPort {port.host_port}: only TCP can be handed on, not {port.protocol}")
+        anywhere = port.host_ip in ("", "0.0.0.0")
+        where = (self._settings.node_ip if anywhere else port.host_ip, port.host_port)
+        try:
+            listening = await self._host.call(socket.create_server, where)
+        except OSError as error:
+            raise NoNetwork(f"hostPort {port.host_port} of {where[0]}: {error.strerror or error}") from error
+        inside = port.container_port
+        await self._relay(held, listening, lambda: asyncio.open_connection(str(held.address), inside))
+
+    async def _relay(
+        self, held: _Held, listening: socket.socket, dial: Callable[[], Awaitable[Ends]]
+    ) -> None:
+        relay = Relay(listening, dial)
+        held.relays.append(relay)
+        await relay.start()
+
+    async def dial(self, uid: str, port: int) -> Ends:
+        """A connection to a port of the pod as its own containers see it."""
+        if (held := self._held.get(uid)) is None:
+            return await asyncio.open_connection(self._settings.node_ip, port)
+        dialling = await self._host.call(network.dialling, held.namespace)
+        try:
+            await asyncio.get_running_loop().sock_connect(dialling, ("127.0.0.1", port))
+            return await asyncio.open_connection(sock=dialling)
+        except BaseException:
+            dialling.close()
+            raise
+
+
+async def _let_go(held: _Held) -> None:
+    for relay in held.relays:
+        await relay.close()
+    os.close(held.namespace)
+
+
+def _namespace_of(pids: list[int]) -> int | None:
+    """-1 if none of them runs any more, None if they are in the machine's."""
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found = network.open_namespace(pid)
+            return None if found < 0 else found
+    return -1
+
+
+def _read_records(directory: str) -> dict[str, IPv4Address]:
+    found = {}
+    for uid in os.listdir(directory):
+        with suppress(OSError, ValueError), open(f"{directory}/{uid}/{RECORD}", "rb") as file:
+            found[uid] = IPv4Address(_record.decode(file.read()).address)
+    return found
+
+
+def _write_record(path: str, address: IPv4Address) -> None:
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        atomic_write(path, msgspec.json.encode(Record(str(address))))
+
+
+def _remove_record(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,74 @@
+"""Connections handed on: from a socket that listens in one network to a server that is in another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+log = logging.getLogger(__name__)
+
+DIAL = 10.0
+CHUNK = 1 << 16
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Dial = Callable[[], Awaitable[Ends]]
+
+
+class Relay:
+    """Serves one listening socket until it is closed, and closes it."""
+
+    def __init__(self, listening: socket.socket, dial: Dial) -> None:
+        self._listening, self._dial = listening, dial
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accepted, sock=self._listening)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = asyncio.current_task()
+        assert link is not None
+        self._links.add(link)
+        try:
+            await self._serve(reader, writer)
+        except (OSError, TimeoutError) as error:
+            log.debug("a relayed connection ended: %s", error)
+        except asyncio.CancelledError:
+            pass  # we are being closed; nobody else ends this task
+        finally:
+            self._links.discard(link)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(DIAL):
+            there, back = await self._dial()
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_copy(reader, back))
+                both.create_task(_copy(there, writer))
+        except* OSError:
+            pass  # one of the two is gone, which ends it for the other
+        finally:
+            back.close()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        else:
+            self._listening.close()
+        links = list(self._links)
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(CHUNK):
+        writer.write(data)
+        await writer.drain()
+    with suppress(OSError):
+        if writer.can_write_eof():
+            writer.write_eof()

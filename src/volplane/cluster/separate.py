@@ -238,7 +238,7 @@ class Separate:
         ]
 
     def _node(self, member: Member) -> list[str]:
-        settings = node_settings(self.authority, member, self.memory, self.settings, self.layout)
+        settings = node_settings(self.authority, member, self.memory, self.settings)
         plain = NodeSettings()
         flags = ["--kubeconfig", self._login(f"system:node:{member.name}", NODES)]
         for field in NodeSettings.__struct_fields__:

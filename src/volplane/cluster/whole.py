@@ -191,7 +191,7 @@ class Cluster:
             {member.name: place(member, self.settings.latency)},
             str(self.layout.shared),
         )
-        settings = node_settings(self.server.authority, member, self.memory, self.settings, self.layout)
+        settings = node_settings(self.server.authority, member, self.memory, self.settings)
         client = self.client_of("kubelet")
         cover = (str(self.layout.directory),)
         own = images(kit, self.programs)
@@ -300,9 +300,7 @@ def prepared(layout: Layout, settings: Settings) -> Memory:
     return layout.prepared(settings.port, settings.nodes, pods_apart=settings.pod_network == BRIDGE)
 
 
-def node_settings(
-    authority: Authority, member: Member, memory: Memory, settings: Settings, layout: Layout
-) -> NodeSettings:
+def node_settings(authority: Authority, member: Member, memory: Memory, settings: Settings) -> NodeSettings:
     plain, grace = NodeSettings(), settings.node_monitor_grace_period
     hosts = ("127.0.0.1", "localhost", member.name)
     pair = authority.server(f"kubelet-{member.name}", hosts)
@@ -328,5 +326,5 @@ def node_settings(
         pod_network=BRIDGE if memory.pod_range else HOST,
         pod_cidr=str(ranges.share(IPv4Network(memory.pod_range), member.index)) if memory.pod_range else "",
         cluster_cidr=memory.pod_range,
-        pod_bridge=layout.bridge if memory.pod_range else "",
+        pod_bridge=Layout(settings.data_dir).bridge if memory.pod_range else "",
     )

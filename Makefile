@@ -23,7 +23,7 @@ packages: ## install the Debian packages that are missing (as root)
 	@sh tools/packages.sh
 
 peers: ## build the upstream programs that the tests run against, outside the repository
-	@$(PYTHON) tools/peers.py --cache $(CACHE)
+	@$(PYTHON) tools/peers.py --cache $(CACHE) $(PEERS)
 
 demo: setup ## a claim and a pod, data written, the pod moved, data read back; everything removed
 	$(BIN)/volplane demo

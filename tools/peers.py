@@ -1,6 +1,6 @@
 """Builds the upstream programs that the tests run against, outside the repository.
 
-    python tools/peers.py [--cache DIR] [name …]
+    python tools/peers.py [--cache DIR] [name … | all]
 
 Each is built from the source that the Go module proxy serves, checked against Go's checksum database, into
 `DIR/peers/<name>-<version>`; `DIR/bin/<name>` points at it, so that a version bumped in the table below is
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +39,8 @@ class Peer(NamedTuple):
     deploy: tuple[tuple[str, str], ...] = ()  # (module, directory) to keep: "" is the peer's own module
     main: str = ""
     variable: str = "main.version"  # where the program keeps its version
+    staged: bool = False  # a part of Kubernetes itself, whose libraries lie beside it and are published apart
+    optional: bool = False  # built when asked for: it takes longer than every run of the tests can wait
 
 
 # kubectl's own main lies in a module that cannot be built by itself: this is all of it that matters.
@@ -58,7 +60,7 @@ func main() {
 """
 SNAPSHOT_CLIENT = f"{CSI}/external-snapshotter/client/v8"
 SNAPSHOT_CLIENT_VERSION = "v8.2.0"
-KUBECTL_VERSION = "v0.35.4"
+KUBERNETES = "35.4"
 
 # The newest versions that the proxy serves with a checksum and that run against the API of v1.35.
 PEERS = (
@@ -106,10 +108,19 @@ PEERS = (
     Peer(
         "kubectl",
         "k8s.io/kubectl",
-        KUBECTL_VERSION,
+        f"v0.{KUBERNETES}",
         "",
         main=KUBECTL,
         variable="k8s.io/component-base/version.gitVersion",
+    ),
+    Peer(
+        "kube-scheduler",
+        "k8s.io/kubernetes",
+        f"v1.{KUBERNETES}",
+        "k8s.io/kubernetes/cmd/kube-scheduler",
+        variable="k8s.io/component-base/version.gitVersion",
+        staged=True,
+        optional=True,
     ),
 )
 
@@ -121,12 +132,18 @@ class Failed(Exception):
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the upstream programs that the tests run against.")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"where to keep them ({CACHE})")
-    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("names", nargs="*", help="only these; `all`: also those that take long")
     options = parser.parse_args(arguments)
-    if unknown := set(options.names) - {peer.name for peer in PEERS}:
+    if unknown := set(options.names) - {peer.name for peer in PEERS} - {"all"}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    build_missing(options.cache, [p for p in PEERS if not options.names or p.name in options.names])
+    build_missing(options.cache, chosen(options.names))
     return 0  # a missing peer is judged by the tests that need it
+
+
+def chosen(names: Sequence[str]) -> list[Peer]:
+    if "all" in names:
+        return list(PEERS)
+    return [peer for peer in PEERS if (peer.name in names if names else not peer.optional)]
 
 
 def build_missing(cache: Path, peers: Iterable[Peer]) -> None:
@@ -205,12 +222,27 @@ def _sources(peer: Peer, place: Path) -> None:
         _go("get", f"{peer.module}@{peer.version}", cwd=place)
         _go("mod", "tidy", cwd=place)
         return
+    if peer.staged:
+        place.mkdir()
+        _go("mod", "init", f"peers/{peer.name}", cwd=place)
+        published = peer.version.replace("v1.", "v0.", 1)
+        replaced = [f"-replace={module}={module}@{published}" for module in _staged(peer)]
+        _go("mod", "edit", f"-require={peer.module}@{peer.version}", *replaced, cwd=place)
+        return
     shutil.copytree(_download(f"{peer.module}@{peer.version}"), place, copy_function=shutil.copyfile)
     for directory in (place, *place.rglob("*/")):  # the module cache is read-only
         directory.chmod(0o755)
     shutil.rmtree(place / "vendor", ignore_errors=True)  # an archive carries a vendor directory's list alone
     for module, version in peer.replace:
         _go("mod", "edit", f"-replace={module}={module}@{version}", cwd=place)
+
+
+def _staged(peer: Peer) -> list[str]:
+    """The libraries that its go.mod replaces by directories of its repository."""
+    told = json.loads(
+        _go("mod", "edit", "-json", str(_download(f"{peer.module}@{peer.version}") / "go.mod"), cwd=Path("/"))
+    )
+    return [r["Old"]["Path"] for r in told["Replace"] if r["New"]["Path"].startswith("./staging/")]
 
 
 def _keep_manifests(cache: Path, peer: Peer) -> None:

@@ -61,3 +61,10 @@ def test_a_peer_that_ci_builds_must_be_there(monkeypatch: pytest.MonkeyPatch) ->
     assert peers.must_be_there("csi-provisioner")
     assert peers.must_be_there("kubectl")
     assert not peers.must_be_there("csi-attacher")  # nobody builds it: it is found or it is not
+    assert not peers.must_be_there("kube-scheduler")  # built when it is asked for
+
+
+def test_what_takes_long_is_built_only_when_it_is_asked_for() -> None:
+    assert "kube-scheduler" not in [peer.name for peer in builds.chosen([])]
+    assert [peer.name for peer in builds.chosen(["kube-scheduler"])] == ["kube-scheduler"]
+    assert builds.chosen(["all"]) == list(builds.PEERS)

@@ -24,7 +24,7 @@ CAUGHT = {
     ),
     "formats-twice": ("attach/moves", "CSI: NodeStageVolume", "not what was written"),
     "leaks-a-mount": ("leaks/mounts", "CSI: NodeUnstageVolume", "still mounted"),
-    "wrong-error-code": ("stage/unknown volume", "CSI: NodeStageVolume Errors", "demanded is NOT_FOUND"),
+    "wrong-error-code": ("stage/unknown volume", "CSI: NodeStageVolume Errors", "demanded is NOT_FOUND or"),
     "deadlocks": ("publish/many volumes at once", "CSI: Concurrency", "no answer to CreateVolume"),
     "forgets-secrets": ("secrets/with each call", "CSI: Secrets Requirements", "no key is known"),
     "ignores-read-only": ("publish/read-only", "CSI: NodePublishVolume", "could be written"),

@@ -176,7 +176,11 @@ async def stage_unknown(bench: Bench) -> None:
     volume = Volume(bench, bench.wanted(bench.fresh()), WRITER)
     volume.made = v1.Volume(volume_id=UNKNOWN)
     request = volume.stage_request(node)
-    await bench.refused((Code.NOT_FOUND,), node, "NodeStageVolume", request, "of an unknown volume")
+    codes: tuple[Code, ...] = (Code.NOT_FOUND,)
+    if bench.promises.has("attach"):
+        # It was never attached either: what should come with that is missing, and may be missed first.
+        codes += (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
+    await bench.refused(codes, node, "NodeStageVolume", request, "of an unknown volume")
 
 
 @case(

@@ -94,7 +94,7 @@ async def _repeated(remote: Remote, method: str, request: Message, when: str) ->
 
 def twice(bench: Bench) -> Around:
     async def around(remote: Remote, method: str, request: Message) -> Any:
-        first = await remote.plain(method, request)
+        first = await remote.settled(method, request)
         second = await _repeated(remote, method, request, "called again with the same arguments")
         alike(method, first, second)
         return second
@@ -163,7 +163,7 @@ def killed(bench: Bench) -> Around:
 
 def forgotten(bench: Bench) -> Around:
     async def around(remote: Remote, method: str, request: Message) -> Any:
-        first = await remote.plain(method, request)
+        first = await remote.settled(method, request)
         await remote.instance.restart()
         last = await _repeated(remote, method, request, "repeated after the driver was killed and started")
         alike(method, first, last)

@@ -39,8 +39,10 @@ pre { background: var(--soft); border-radius: 6px; padding: 10px 12px; margin: 6
 table { width: 100%; border-collapse: collapse; font-size: 13px; }
 th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
-th { color: var(--dim); font-weight: 500; } td.n { text-align: right; white-space: nowrap; }
-td.time { width: 24%; } .track { position: relative; height: 12px; margin-top: 4px; background: var(--soft);
+th { color: var(--dim); font-weight: 500; } 
+td.n { text-align: right; white-space: nowrap; width: 1%; }
+td.time { width: 24%; } td.call { width: 32%; }
+.track { position: relative; height: 12px; margin-top: 4px; background: var(--soft);
   border-radius: 3px; } .track i { position: absolute; top: 0; bottom: 0; background: var(--bar);
   border-radius: 3px; min-width: 2px; } .track i.bad { background: var(--bad); }
 .passed { color: var(--good); } .failed { color: var(--bad); font-weight: 600; }
@@ -119,7 +121,7 @@ def _call(call: Call, began: float, whole: float) -> str:
     )
     return (
         f"<tr><td class='n'>{at:.3f} s</td><td class='n'>{call.seconds * 1000:.0f} ms</td>"
-        f"<td>{escape(call.method)}{note}{said}</td><td class='{_kind(call)}'>{answer}</td>"
+        f"<td class='call'>{escape(call.method)}{note}{said}</td><td class='{_kind(call)}'>{answer}</td>"
         f"<td class='time'><div class='track'><i{bad} style='left:{left:.2f}%;width:{width:.2f}%'></i></div>"
         "</td></tr>"
     )

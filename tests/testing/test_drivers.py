@@ -108,7 +108,10 @@ async def test_our_driver_of_disks_passes(tmp_path: Path) -> None:
 @pytest.mark.peer("hostpathplugin")
 async def test_upstreams_example_driver_is_explained_case_by_case() -> None:
     run = await driven(guest.from_command(f"{peers.path('hostpathplugin')} {HOSTPATH}"))
-    found = wrong(run)
+    # A kill while its state file is written leaves half of one, on which it does not start: by chance.
+    half = {name for name, said in wrong(run).items() if "does not start again" in said}
+    assert all(name.startswith("killed during/") for name in half)
+    found = {name: said for name, said in wrong(run).items() if name not in half}
     assert found.keys() <= EXPLAINED.keys(), found
     # Those that do not depend on the moment of a kill are found in each run.
     assert {"list/volumes", "delete/in use", "killed after/NodeStageVolume"} <= found.keys()

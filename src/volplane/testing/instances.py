@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -101,6 +102,11 @@ class Instance:
     async def restart(self) -> None:
         await self.kill()
         await self.start()
+
+    async def forget(self) -> None:
+        """Its own state is gone, as on a new machine."""
+        await self.kill()
+        await self._host.call(shutil.rmtree, self._state, True)
 
     async def stop(self, grace: float = 5.0) -> None:
         """Asked first, then killed."""

@@ -12,7 +12,7 @@ from volplane.api.meta import ObjectMeta, Resource
 from volplane.api.snapshot import VolumeSnapshotClass
 from volplane.api.storage import CSIDriver, StorageClass
 from volplane.cluster import guest
-from volplane.cluster.guest import Command, Facts, Guest, Shape
+from volplane.cluster.guest import BadGuest, Command, Facts, Guest, Shape
 
 T = TypeVar("T", bound=Resource)
 NAME = "x.example.com"
@@ -60,6 +60,17 @@ def pod(objects: list[Resource], kind: type[Deployment | DaemonSet | StatefulSet
 )
 def test_where_the_instances_run_follows_from_the_topology(told: Facts, expected: Shape) -> None:
     assert guest.shape(brought(), told) is expected
+
+
+def test_nobody_can_attach_for_one_node_only() -> None:
+    with pytest.raises(BadGuest, match=r"per-node is not for x\.example\.com, which attaches"):
+        guest.shape(brought(shape=Shape.PER_NODE), local("PUBLISH_UNPUBLISH_VOLUME"))
+
+
+def test_nobody_can_expand_for_one_node_only() -> None:
+    made = guest.manifests(brought(shape=Shape.PER_NODE), local("CREATE_DELETE_VOLUME", "EXPAND_VOLUME"))
+    assert "csi-resizer" not in containers(made, DaemonSet)
+    assert not only(made, StorageClass).allow_volume_expansion
 
 
 def test_the_author_knows_better() -> None:

@@ -232,11 +232,22 @@ def test_what_is_not_there_is_said_before_anything_starts(
     assert not (tmp_path / "d").exists()
 
 
-def test_a_driver_that_ends_at_once_ends_the_start_with_its_words(tmp_path: Path) -> None:
-    line = "sh -c 'echo no disk; exit 3'"
-    asked = [VOLPLANE, "up", "--data-dir", str(tmp_path / "d"), "--nodes", "1", "--driver-command", line]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+@pytest.mark.parametrize(
+    ("option", "given", "why"),
+    [
+        (
+            "--driver-command",
+            "sh -c 'echo no disk; exit 3'",
+            "ended with code 3, before it was asked anything; it says:\n    no disk",
+        ),
+        ("--manifest", "m.yaml", "ConfigMap no_name is refused: "),
+    ],
+)
+def test_what_cannot_start_ends_with_its_reason(tmp_path: Path, option: str, given: str, why: str) -> None:
+    (tmp_path / "m.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: no_name}\n")
+    asked = [VOLPLANE, "up", "--data-dir", str(tmp_path / "d"), "--nodes", "1", option, given]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 1
-    assert "ended with code 3, before it was asked anything; it says:\n    no disk" in done.stderr
+    assert why in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "d").exists()

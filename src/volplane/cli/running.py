@@ -15,6 +15,7 @@ from volplane.base import log, memory
 from volplane.cli.failure import Failure
 from volplane.client import kubeconfig as configs
 from volplane.client.client import Client
+from volplane.cluster.errors import CannotStart
 from volplane.store import InUse
 from volplane.web import PortInUse
 
@@ -41,6 +42,8 @@ def in_words(error: BaseException) -> str:
     """What a user can do something about, in a line; nothing for a mistake of ours."""
     if isinstance(error, BaseExceptionGroup):  # several roles start side by side
         return next(filter(None, map(in_words, error.exceptions)), "")
+    if isinstance(error, CannotStart):
+        return str(error)
     if isinstance(error, PortInUse):
         return f"{error.strerror}; choose another with --port"
     if isinstance(error, InUse):

@@ -141,6 +141,8 @@ class Learned(Struct, frozen=True):
 async def learn(brought: Brought, host: Host) -> Learned:
     """Ask every driver what it is. Raises BadGuest."""
     facts = [await guests.probe(guest, host=host) for guest in brought.guests]
+    for guest, told in zip(brought.guests, facts, strict=True):
+        guests.shape(guest, told)  # what it cannot be is said before anything is made
     names = [fact.name for fact in facts]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise guests.BadGuest(f"two of the drivers call themselves {twice}")

@@ -121,7 +121,7 @@ def _class(facts: Facts, where: Shape, *, default: bool, node: str) -> Thing:
         "provisioner": facts.name,
         "reclaimPolicy": "Delete",
         "volumeBindingMode": "WaitForFirstConsumer" if facts.constrained else "Immediate",
-        "allowVolumeExpansion": facts.expands,
+        "allowVolumeExpansion": facts.expands and where is not Shape.PER_NODE,
     }
     if where is Shape.ONE_NODE and facts.constrained:
         # Pods go where the driver is: no other node has its topology.
@@ -151,7 +151,8 @@ def _sidecars(facts: Facts, where: Shape) -> dict[str, list[str]]:
             made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
     if facts.attaches:
         made["attacher"] = ["--timeout=60s"]
-    if "EXPAND_VOLUME" in facts.controller or facts.modifies:
+    # A resizer asks one controller for all volumes: it cannot look after those of its node alone.
+    if ("EXPAND_VOLUME" in facts.controller or facts.modifies) and not each:
         made["resizer"] = ["--timeout=60s"]
     if facts.snapshots:
         made["snapshotter"] = ["--extra-create-metadata", *(["--node-deployment"] if each else [])]

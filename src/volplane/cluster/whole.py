@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import IPv4Network
 from typing import Annotated, Self
@@ -24,6 +24,7 @@ from volplane.client.client import Client
 from volplane.cluster import brought, power, readiness
 from volplane.cluster.apply import BARE, MANIFESTS, apply
 from volplane.cluster.brought import NOTHING, Brought, Learned
+from volplane.cluster.errors import CannotStart
 from volplane.cluster.images import Kit, images
 from volplane.cluster.layout import REGION, Layout, Member, Memory
 from volplane.cluster.readiness import Expected
@@ -100,7 +101,7 @@ class Cluster:
         self.nodes: dict[str, NodeRole] = {}
         self._stack = AsyncExitStack()
         self._roles: set[asyncio.Task[None]] = set()
-        self._started = False
+        self._started = self._complete = False
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- start
@@ -139,10 +140,13 @@ class Cluster:
         self._stack.push_async_callback(self._stop_nodes)
         self.learned = await learning
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._apply())
+            applying = group.create_task(_outcome(self._apply()))
             for member in self.members:
                 group.create_task(self._start_node(member))
         self._started = True
+        if (refused := applying.result()) is not None:
+            raise refused  # the nodes run by now, and give back what they have begun
+        self._complete = True
 
     async def _apply(self) -> None:
         await apply(self.client, MANIFESTS if self.brought.ours else BARE)
@@ -245,7 +249,7 @@ class Cluster:
         await self._stack.aclose()
 
     async def _discard(self) -> None:
-        if not self._started:
+        if not self._complete:
             await asyncio.to_thread(self.layout.discard)
 
     async def _stop_nodes(self) -> None:
@@ -259,6 +263,14 @@ class Cluster:
         for task in roles:
             task.cancel()
         await asyncio.gather(*roles, return_exceptions=True)
+
+
+async def _outcome(work: Awaitable[None]) -> CannotStart | None:
+    try:
+        await work
+    except CannotStart as error:
+        return error
+    return None
 
 
 async def _ended(task: asyncio.Task[Learned]) -> None:

@@ -105,7 +105,7 @@ def shape(guest: Guest, facts: Facts) -> Shape:
     """Where the instances run, if the author has not said. Raises BadGuest."""
     if guest.shape is Shape.PER_NODE and facts.attaches:
         raise BadGuest(
-            f"deployment: per-node is not for {facts.name}, which attaches volumes (PUBLISH_UNPUBLISH_VOLUME):"
+            f"deployment: per-node is not for {facts.name}, which attaches (PUBLISH_UNPUBLISH_VOLUME):"
             f" an attacher asks one controller for all of them; {Shape.ONE_NODE} has one"
         )
     if guest.shape is not Shape.AUTO:

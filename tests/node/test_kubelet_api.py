@@ -16,6 +16,7 @@ from tests.node.nodeworld import NODE, NodeWorld, node_world
 from volplane.api.core import Node
 from volplane.apiserver.auth.certificates import Authority
 from volplane.base import log
+from volplane.node.containers.execs import Out
 from volplane.node.containers.task import TaskContext
 from volplane.web import Http, spdy, websocket
 from volplane.web.tls import client_context
@@ -282,4 +283,23 @@ async def test_port_forward_of_a_closed_port_tells_so() -> None:
         assert isinstance(told, bytes)
         assert told[:1] == b"\x01"
         assert b"an error occurred forwarding port 1" in told
+        await socket.close()
+
+
+async def test_a_command_whose_output_is_lost_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: Out, limit: int = 65536) -> bytes:
+        raise OSError(9, "Bad file descriptor")
+
+    async with node_world() as here, serving(here) as http:
+        await here.pod(container={"image": "x", "command": ["sleep", "1000"]})
+        await here.until_ready()
+        monkeypatch.setattr(Out, "read", broken)
+        path = "/exec/default/app/main?command=true&output=1&error=1"
+        socket = await websocket.client(http, path, protocols=["v4.channel.k8s.io"])
+        last = b""
+        async with asyncio.timeout(60):
+            while message := await socket.receive():
+                last = message if isinstance(message, bytes) else message.encode()
+        assert last[0] == 3
+        assert json.loads(last[1:])["status"] == "Failure"
         await socket.close()

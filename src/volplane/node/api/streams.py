@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from volplane.host import Host, NodePaths
@@ -79,6 +80,11 @@ async def _converse(channels: Channels, started: Exec) -> None:
         await channels.fail(_status(code))
     except* ConnectionError:
         pass  # the client has left; closing the exec ends the command
+    except* Exception as problems:
+        # Said aloud: to a client, a conversation that ends without a status has been a success.
+        log.error("a command in a container was lost", exc_info=problems)
+        with suppress(ConnectionError):
+            await channels.fail(_lost(problems.exceptions[0]))
     finally:
         incoming.cancel()
         await asyncio.gather(incoming, return_exceptions=True)
@@ -113,6 +119,17 @@ def _status(code: int, message: str = "") -> dict[str, Any]:
         "message": text,
         "reason": "NonZeroExitCode",
         "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+
+
+def _lost(problem: BaseException) -> dict[str, Any]:
+    message = f"error executing command in container: {problem!r}"
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": "InternalError",
+        "code": 500,
     }
 
 

@@ -2,7 +2,8 @@
 
     python tools/peers.py [--cache DIR] [name … | all]
 
-Each is built from the source that the Go module proxy serves, checked against Go's checksum database, into
+Each is built from the source that the Go module proxy serves, checked against Go's checksum database, or
+installed from PyPI's packages, checked against a lock with hashes, into
 `DIR/peers/<name>-<version>`; `DIR/bin/<name>` points at it, so that a version bumped in the table below is
 built anew. A program that cannot be built leaves `<name>-<version>.failed` with the reason, which the tests
 that need it show when they skip. What upstream ships beside the program (roles, custom resource definitions)
@@ -41,6 +42,7 @@ class Peer(NamedTuple):
     variable: str = "main.version"  # where the program keeps its version
     staged: bool = False  # a part of Kubernetes itself, whose libraries lie beside it and are published apart
     optional: bool = False  # built when asked for: it takes longer than every run of the tests can wait
+    lock: str = ""  # a program in Python: the packages to install it from, in a file beside this one
 
 
 # kubectl's own main lies in a module that cannot be built by itself: this is all of it that matters.
@@ -122,6 +124,7 @@ PEERS = (
         staged=True,
         optional=True,
     ),
+    Peer("moto_server", "moto", "5.2.5", "", lock="moto.lock"),
 )
 
 
@@ -168,16 +171,20 @@ def build_missing(cache: Path, peers: Iterable[Peer]) -> None:
 # --- where things are
 
 
-def program(cache: Path, peer: Peer) -> Path:
+def made(cache: Path, peer: Peer) -> Path:
     return cache / "peers" / f"{peer.name}-{peer.version}"
 
 
+def program(cache: Path, peer: Peer) -> Path:
+    return made(cache, peer) / "bin" / peer.name if peer.lock else made(cache, peer)
+
+
 def failure(cache: Path, peer: Peer) -> Path:
-    return program(cache, peer).with_name(f"{peer.name}-{peer.version}.failed")
+    return made(cache, peer).with_name(f"{peer.name}-{peer.version}.failed")
 
 
 def deployed(cache: Path, peer: Peer) -> Path:
-    return program(cache, peer).with_name(f"{peer.name}-{peer.version}.deploy")
+    return made(cache, peer).with_name(f"{peer.name}-{peer.version}.deploy")
 
 
 def is_built(cache: Path, peer: Peer) -> bool:
@@ -190,10 +197,12 @@ def is_built(cache: Path, peer: Peer) -> bool:
 
 
 def build(cache: Path, peer: Peer) -> None:
-    if shutil.which("go") is None:
-        raise Failed("there is no go command on PATH")
     target = program(cache, peer)
-    if not target.exists():
+    if peer.lock:
+        _install(made(cache, peer), peer)
+    elif shutil.which("go") is None:
+        raise Failed("there is no go command on PATH")
+    elif not target.exists():
         with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as place:
             source = Path(place) / "source"
             _sources(peer, source)
@@ -204,8 +213,21 @@ def build(cache: Path, peer: Peer) -> None:
         _keep_manifests(cache, peer)
     failure(cache, peer).unlink(missing_ok=True)
     fresh = cache / "bin" / f".{peer.name}.{os.getpid()}"
-    fresh.symlink_to(Path("..") / "peers" / target.name)
+    fresh.symlink_to(Path("..") / target.relative_to(cache))
     os.replace(fresh, cache / "bin" / peer.name)
+
+
+def _install(place: Path, peer: Peer) -> None:
+    """A program in Python, in an environment of its own. What an earlier attempt has left is thrown away."""
+    shutil.rmtree(place, ignore_errors=True)
+    lock = str(Path(__file__).with_name(peer.lock))
+    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", lock]
+    for command in ([sys.executable, "-m", "venv", str(place)], [str(place / "bin" / "python"), *pip]):
+        done = subprocess.run(["nice", *command], capture_output=True, text=True, timeout=PATIENCE)
+        if done.returncode:
+            raise Failed(
+                _last_words(done.stdout, done.stderr) or f"{command[2]} ended with {done.returncode}"
+            )
 
 
 def _build_flags(peer: Peer) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
 import socket
 import subprocess
 import time
@@ -17,6 +17,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.support import peers
 from volplane.cloud import Instance, Settings, serving
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
@@ -39,13 +40,13 @@ def client(address: str) -> Any:
     return session.create_client("ec2", region_name="us-east-1", endpoint_url=address, config=config)
 
 
-def answer(call: Callable[..., Any], *path: str, **given: Any) -> str:
+def answer(call: Callable[..., Any], *path: str | int, **given: Any) -> str:
     try:
         found = call(**given)
     except ClientError as error:
         return str(error.response["Error"]["Code"])
     for name in path:
-        found = found.get(name)
+        found = found[name] if isinstance(name, int) else found.get(name)
     return str(found) if path else "ok"
 
 
@@ -103,6 +104,9 @@ def attachments(
     far = create(AvailabilityZone="us-east-1b")["VolumeId"]
     wrong = {**place, "VolumeId": far, "Device": "/dev/xvdbb"}
     yield "attach in another zone", answer(ec2.attach_volume, **wrong)
+    both = {"InstanceId": one, "ExcludeBootVolume": True}
+    taken = answer(ec2.create_snapshots, "Snapshots", 0, "State", InstanceSpecification=both)
+    yield "snapshots of the volumes of an instance", taken
     yield "delete while attached", answer(ec2.delete_volume, VolumeId=volume)
     yield "detach from another instance", answer(ec2.detach_volume, VolumeId=volume, InstanceId=two)
     path = ("VolumeModification", "ModificationState")
@@ -121,6 +125,8 @@ def snapshots(ec2: Any, create: Callable[..., Any], volume: str) -> Iterator[tup
     yield "snapshot", answer(ec2.create_snapshot, "State", VolumeId=volume)
     snapshot = ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
     yield "create from a snapshot, smaller than it", answer(create, SnapshotId=snapshot, Size=1)
+    nobody = {"InstanceId": "i-00000000000000009"}
+    yield "snapshots of a missing instance", answer(ec2.create_snapshots, InstanceSpecification=nobody)
     yield "delete a snapshot", answer(ec2.delete_snapshot, SnapshotId=snapshot)
     yield "delete it again", answer(ec2.delete_snapshot, SnapshotId=snapshot)
 
@@ -144,13 +150,14 @@ async def test_the_disk_service_answers_as_the_page_says(tmp_path: Path) -> None
 
 @contextmanager
 def moto() -> Iterator[str]:
-    program = shutil.which("moto_server")
-    if program is None:
-        pytest.skip("moto_server is not on PATH")
+    program = peers.path("moto_server")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen([program, "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    # It is a program of another environment: ours must not leak into it.
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    command = [program, "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=env)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -158,10 +165,11 @@ def moto() -> Iterator[str]:
         process.wait()
 
 
+@pytest.mark.peer("moto_server")
 def test_moto_answers_as_the_page_says() -> None:
     with moto() as address:
         ec2 = client(address)
-        for _ in range(200):
+        for _ in range(600):
             try:
                 ec2.describe_volumes()
                 break

@@ -59,6 +59,10 @@ class Remote:
 
     async def settled(self, method: str, request: Message, unsettled: tuple[Code, ...] = _UNSETTLED) -> Any:
         """Repeated, as a caller does who does not know how the last one ended, until it is answered."""
+        if method == "ControllerUnpublishVolume":
+            # A disk may be held for a moment by a mount namespace that others have just copied; every cluster
+            # tries a detach again.
+            unsettled += (Code.FAILED_PRECONDITION,)
         end, pause = time.monotonic() + SETTLE, 0.01
         while True:
             try:

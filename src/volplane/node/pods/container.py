@@ -27,6 +27,7 @@ from volplane.node.pods.plan import LONGEST_BACKOFF, Backoff, Finished, Start, W
 from volplane.node.pods.probes import Prober, Sort, has_probes
 from volplane.node.pods.records import Attempt, Record, Waiting
 from volplane.node.pods.runtimes import Runtimes, attempt_of, container_id, own_command
+from volplane.node.programs import repository
 from volplane.rules.steps import Wait
 
 log = logging.getLogger(__name__)
@@ -260,7 +261,17 @@ class ContainerLoop:
 
     @property
     def _address(self) -> str:
-        return self.kit.network.address(self._pod().uid, self.container.image)
+        return self.kit.network.address(self._pod().uid, self._answering())
+
+    def _answering(self) -> str:
+        """The image that answers probes: a driver has a sidecar for it, and ours is in this process."""
+        probe = self.container.liveness_probe
+        if probe is not None and probe.http_get is not None:
+            for beside in self._pod().spec.containers:
+                is_sidecar = repository(beside.image).endswith("/livenessprobe")
+                if is_sidecar and self.kit.runtimes.is_builtin(beside.image):
+                    return beside.image
+        return self.container.image
 
     def _prober(self) -> Prober:
         return Prober(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from volplane.api.core import Container
 from volplane.base import log
 from volplane.host import NodePaths
 from volplane.node.containers.base import (
@@ -22,6 +23,7 @@ from volplane.node.containers.base import (
     StartFailed,
 )
 from volplane.node.containers.task import TaskContext, TaskImage, TaskRuntime
+from volplane.node.pods.runtimes import PROCESS, Runtimes
 
 LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z stderr F (.*)$")
 
@@ -44,6 +46,14 @@ def runtime(image: TaskImage) -> TaskRuntime:
 def spec(path: Path | None = None, id: str = "one", **more: object) -> ContainerSpec:
     log_path = str(path / "ns_pod" / f"{id}.log") if path else ""
     return ContainerSpec(id=id, name="attacher", image="image", log_path=log_path, **more)  # type: ignore[arg-type]
+
+
+def test_a_command_of_its_own_takes_the_place_of_a_built_in_image() -> None:
+    tasks = runtime(until_stopped)
+    runtimes = Runtimes(tasks, tasks)
+    assert runtimes.is_builtin(Container(name="c", image="image", args=("--v=5",)))
+    assert runtimes.scheme(Container(name="c", image="image", command=("/bin/csi-attacher",))) == PROCESS
+    assert not runtimes.is_builtin(Container(name="c", image="another"))
 
 
 async def until_stopped(context: TaskContext) -> None:

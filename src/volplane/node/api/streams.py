@@ -139,7 +139,7 @@ async def attach(request: Request, target: Target, host: Host, paths: NodePaths)
     spec = next(c for c in all_containers(target.worker.pod) if c.name == target.name)
     stdin = request.query.flag("input")
     runtimes = target.worker.shared.kit.runtimes
-    if (spec.stdin or spec.tty) and not runtimes.is_builtin(spec.image):
+    if (spec.stdin or spec.tty) and not runtimes.is_builtin(spec):
         if stdin and not spec.stdin:
             raise _without_input(target)
         try:

@@ -22,7 +22,7 @@ from ipaddress import IPv4Address, IPv4Network
 import msgspec
 from msgspec import Struct
 
-from volplane.api.core import ContainerPort, Pod
+from volplane.api.core import Container, ContainerPort, Pod
 from volplane.base import failpoint
 from volplane.host import Host, NodePaths, atomic_write, network
 from volplane.host.network import Bridge, Joined, RangeTaken
@@ -81,9 +81,9 @@ def bridge_name(directory: str) -> str:
 
 class PodNetwork:
     def __init__(
-        self, settings: NodeSettings, host: Host, paths: NodePaths, *, is_builtin: Callable[[str], bool]
+        self, settings: NodeSettings, host: Host, paths: NodePaths, *, is_builtin: Callable[[Container], bool]
     ) -> None:
-        """`is_builtin`: images that run inside this process, and so in the machine's network."""
+        """`is_builtin`: containers that run inside this process, and so in the machine's network."""
         self._settings, self._host, self._paths, self._is_builtin = settings, host, paths, is_builtin
         self.refused = ""  # why pods share the machine's network though they should not
         self.on_range: Callable[[str], Awaitable[None]] | None = None  # told what we have chosen ourselves
@@ -106,12 +106,13 @@ class PodNetwork:
             return False
         if pod.uid in self._outside:
             return False
-        return any(not self._is_builtin(c.image) for c in (*pod.spec.init_containers, *pod.spec.containers))
+        return any(not self._is_builtin(c) for c in (*pod.spec.init_containers, *pod.spec.containers))
 
-    def address(self, uid: str, image: str = "") -> str:
+    def address(self, uid: str, container: Container | None = None) -> str:
         """Where to reach a container of that pod; built-in ones are in this process."""
         known = self._addresses.get(uid)
-        return self._settings.node_ip if known is None or self._is_builtin(image) else str(known)
+        inside = container is not None and self._is_builtin(container)
+        return self._settings.node_ip if known is None or inside else str(known)
 
     # --- in and out
 

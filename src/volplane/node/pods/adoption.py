@@ -24,11 +24,10 @@ def adopt(
     """`interrupted`: the attempts that the node itself has stopped, by container."""
     found: dict[str, list[Attempt]] = {}
     containers = {c.name: c for c in all_containers(pod)}
-    images = {name: c.image for name, c in containers.items()}
     for state in states:
         name = parts(state.id)[1]
-        if name in images:
-            found.setdefault(name, []).append(attempt_of(state, runtimes.scheme(images[name])))
+        if name in containers:
+            found.setdefault(name, []).append(attempt_of(state, runtimes.scheme(containers[name])))
     status = pod.status
     told = (
         *status.init_container_statuses,
@@ -37,7 +36,7 @@ def adopt(
     )
     reported = {s.name: s for s in told}
     records = {}
-    for name in images:
+    for name in containers:
         record = _record(found.get(name, []), reported.get(name), now)
         if record is not None:
             record = _probed(record, containers[name], reported.get(name))

@@ -119,7 +119,7 @@ class ContainerLoop:
     # --- start
 
     async def _start(self, number: int) -> bool:
-        builtin = self.kit.runtimes.is_builtin(self.container.image)
+        builtin = self.kit.runtimes.is_builtin(self.container)
         place = await self._place()
         pod = self._pod()
         await self.kit.builder.furnish(pod, self.container, place=place, attempt=number, builtin=builtin)
@@ -171,7 +171,7 @@ class ContainerLoop:
             )
 
     def _note_start(self, pod: Pod, state: State) -> None:
-        scheme = self.kit.runtimes.scheme(self.container.image)
+        scheme = self.kit.runtimes.scheme(self.container)
         previous = self.record.current or self.record.previous
         if previous is not None:
             self._backoff = self._backoff.restarted()
@@ -263,15 +263,15 @@ class ContainerLoop:
     def _address(self) -> str:
         return self.kit.network.address(self._pod().uid, self._answering())
 
-    def _answering(self) -> str:
-        """The image that answers probes: a driver has a sidecar for it, and ours is in this process."""
+    def _answering(self) -> Container:
+        """The container that answers probes: a driver has a sidecar for it, and ours is in this process."""
         probe = self.container.liveness_probe
         if probe is not None and probe.http_get is not None:
             for beside in self._pod().spec.containers:
                 is_sidecar = repository(beside.image).endswith("/livenessprobe")
-                if is_sidecar and self.kit.runtimes.is_builtin(beside.image):
-                    return beside.image
-        return self.container.image
+                if is_sidecar and self.kit.runtimes.is_builtin(beside):
+                    return beside
+        return self.container
 
     def _prober(self) -> Prober:
         return Prober(
@@ -329,7 +329,7 @@ class ContainerLoop:
                 reason="ContainerStatusUnknown",
                 finished_at=clock.stamp(),
             )
-        ended = attempt_of(state, self.kit.runtimes.scheme(self.container.image))
+        ended = attempt_of(state, self.kit.runtimes.scheme(self.container))
         words = await self.kit.builder.message(self._pod(), self.container, current.number)
         return structs.replace(ended, message=words or ended.message, unhealthy=self._unhealthy)
 

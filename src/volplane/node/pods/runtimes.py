@@ -1,5 +1,7 @@
 """Which runtime runs a container: built-in images run as tasks, everything else as processes.
 
+A command of the container's own takes the place of what the image would run, built in or not.
+
 A container's id tells its pod, its name and its attempt, so that after a restart the containers found can be
 given back to their pods, or to nobody.
 """
@@ -7,6 +9,7 @@ given back to their pods, or to nobody.
 from __future__ import annotations
 
 import shutil
+from typing import Protocol
 
 from volplane.api.core import Container
 from volplane.node.containers.base import Attached, ContainerSpec, Exec, NoSuchContainer, Runtime, State
@@ -26,18 +29,27 @@ def parts(id: str) -> tuple[str, str, int]:
     return pod, name, int(attempt)
 
 
+class Asked(Protocol):
+    """What a container says about what is to run: as the API has it, or as a runtime gets it."""
+
+    @property
+    def image(self) -> str: ...
+    @property
+    def command(self) -> tuple[str, ...]: ...
+
+
 class Runtimes:
     def __init__(self, tasks: TaskRuntime, processes: Runtime) -> None:
         self._tasks, self._processes = tasks, processes
 
-    def is_builtin(self, image: str) -> bool:
-        return self._tasks.runs(image)
+    def is_builtin(self, asked: Asked) -> bool:
+        return not asked.command and self._tasks.runs(asked.image)
 
-    def scheme(self, image: str) -> str:
-        return TASK if self.is_builtin(image) else PROCESS
+    def scheme(self, asked: Asked) -> str:
+        return TASK if self.is_builtin(asked) else PROCESS
 
     async def start(self, spec: ContainerSpec) -> State:
-        runtime: Runtime = self._tasks if self.is_builtin(spec.image) else self._processes
+        runtime: Runtime = self._tasks if self.is_builtin(spec) else self._processes
         return await runtime.start(spec)
 
     async def states(self) -> list[State]:

@@ -74,8 +74,7 @@ class Apart(Separate):
                 await asyncio.sleep(0.02)
 
     async def _stop(self) -> None:
-        nodes = [role for role in self._keepers if role.startswith("node/")]
-        await asyncio.gather(*(self._end(role) for role in nodes))
+        await self._end_nodes()
         drivers = ("driver-", "registrar/", "attacher", "provisioner")
         await asyncio.gather(*(self._end(role) for role in list(self._keepers) if role.startswith(drivers)))
         await super()._stop()

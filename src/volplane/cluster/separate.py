@@ -320,12 +320,15 @@ class Separate:
 
     async def _stop(self) -> None:
         """Nodes first: their pods' volumes need the driver, the disk service and the API server."""
+        await self._end_nodes()
+        for role in ("scheduler", "controller-manager", "cloud", "apiserver"):
+            await self._end(role)
+
+    async def _end_nodes(self) -> None:
         nodes = [role for role in self._keepers if role.startswith("node/")]
         await asyncio.gather(*(self._end(role) for role in nodes))
         if nodes:
             await self.host.call(network.remove_bridge, self.layout.bridge)
-        for role in ("scheduler", "controller-manager", "cloud", "apiserver"):
-            await self._end(role)
 
     async def _end(self, role: str) -> None:
         keeper, process = self._keepers.pop(role, None), self._processes.pop(role, None)

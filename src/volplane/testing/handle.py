@@ -32,22 +32,16 @@ from volplane.cluster.guest import Guest
 from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Rule, Tap, Twice, tapped
 from volplane.host.mounts import read_table, unmount
+from volplane.testing.things import DATA, DEVICE, NAMESPACE, PATIENCE, Claim, RunningPod, Snapshot
+from volplane.testing.waiting import until
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Resource)
-PATIENCE = 60.0  # seconds for whatever a test waits for
-NAMESPACE = "default"
-DATA = "/data"
-DEVICE = "/dev/data"
 _WAIT = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 
 
 class TooLate(AssertionError):
     """Something that was to come true did not; says what, and what the cluster tells about it."""
-
-
-class Failed(AssertionError):
-    """A command in a pod did not end with 0."""
 
 
 class Handle:
@@ -232,21 +226,9 @@ class Handle:
     def until(self, kind: type[R], holds: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
         """By watching. Raises TooLate, with what the cluster tells."""
         try:
-            self.run(self._until(kind, holds), timeout)
+            self.run(until(self.client, kind, holds), timeout)
         except TimeoutError:
             raise TooLate(f"{what}: not within {timeout:g} s\n{self.told()}") from None
-
-    async def _until(self, kind: type[R], holds: Callable[[], object]) -> None:
-        changed = asyncio.Event()
-        cache = self.client.cache(kind)
-        await cache.synced()
-        end = cache.subscribe(lambda old, new: changed.set())
-        try:
-            while not holds():
-                changed.clear()
-                await changed.wait()
-        finally:
-            end()
 
     def find(self, kind: type[R], name: str, namespace: str = NAMESPACE) -> R | None:
         async def look() -> R | None:
@@ -347,138 +329,6 @@ class Met:
 class Held(Met):
     def release(self) -> None:
         self._handle._do(lambda: self._handle.tap.drop(self._rule))
-
-
-class Claim:
-    def __init__(self, handle: Handle, name: str, *, block: bool = False) -> None:
-        self._handle, self.name, self.block = handle, name, block
-
-    @property
-    def reference(self) -> dict[str, str]:
-        return {"kind": "PersistentVolumeClaim", "name": self.name}
-
-    def get(self) -> PersistentVolumeClaim:
-        found = self._handle.find(PersistentVolumeClaim, self.name)
-        assert found is not None, f"claim {self.name} is gone"
-        return found
-
-    def bound(self) -> PersistentVolume:
-        """The volume that it is bound to, when it is."""
-        cache = self._handle.client.cache(PersistentVolumeClaim)
-
-        def is_bound() -> bool:
-            mine = cache.get(self.name, NAMESPACE)
-            return mine is not None and mine.status.phase == "Bound"
-
-        self._handle.until(PersistentVolumeClaim, is_bound, f"claim {self.name} is bound")
-        volume = self._handle.find(PersistentVolume, self.get().spec.volume_name, "")
-        assert volume is not None
-        return volume
-
-    def grow(self, size: str) -> None:
-        """Ask for more; the claim says when it has it."""
-        patch = {"spec": {"resources": {"requests": {"storage": size}}}}
-        client = self._handle.client
-        self._handle.run(client.patch(PersistentVolumeClaim, self.name, NAMESPACE, merge=patch))
-        cache = client.cache(PersistentVolumeClaim)
-
-        def has_grown() -> bool:
-            mine = cache.get(self.name, NAMESPACE)
-            return mine is not None and mine.status.capacity.get("storage") == size
-
-        self._handle.until(PersistentVolumeClaim, has_grown, f"claim {self.name} has grown to {size}")
-
-    def snapshot(self) -> Snapshot:
-        """A snapshot of it that is ready to use."""
-        spec = {"source": {"persistentVolumeClaimName": self.name}}
-        made = self._handle.make("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "snapshot", spec=spec)
-        cache = self._handle.client.cache(VolumeSnapshot)
-
-        def is_ready() -> bool:
-            mine = cache.get(made.name, NAMESPACE)
-            return mine is not None and mine.status is not None and bool(mine.status.ready_to_use)
-
-        self._handle.until(VolumeSnapshot, is_ready, f"snapshot {made.name} is ready")
-        return Snapshot(made.name)
-
-    def delete(self) -> None:
-        """Until it and its volume are gone."""
-        volume = self.get().spec.volume_name
-        handle = self._handle
-        handle.remove(PersistentVolumeClaim, self.name)
-        if volume:
-            cache = handle.client.cache(PersistentVolume)
-            handle.until(PersistentVolume, lambda: cache.get(volume) is None, f"volume {volume} is gone")
-
-
-class Snapshot:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @property
-    def reference(self) -> dict[str, str]:
-        return {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": self.name}
-
-
-class RunningPod:
-    def __init__(self, handle: Handle, name: str) -> None:
-        self._handle, self.name = handle, name
-
-    def get(self) -> Pod:
-        found = self._handle.find(Pod, self.name)
-        assert found is not None, f"pod {self.name} is gone"
-        return found
-
-    @property
-    def node(self) -> str:
-        return self.get().spec.node_name
-
-    def wait(self, timeout: float = PATIENCE) -> RunningPod:
-        cache = self._handle.client.cache(Pod)
-
-        def runs() -> bool:
-            mine = cache.get(self.name, NAMESPACE)
-            return mine is not None and mine.status.phase == "Running"
-
-        self._handle.until(Pod, runs, f"pod {self.name} runs", timeout)
-        return self
-
-    def exec(self, *command: str, timeout: float = PATIENCE) -> str:
-        """What a command in the container prints; one word is a shell's line. Raises Failed."""
-        words = ("sh", "-c", command[0]) if len(command) == 1 else command
-        return self._handle.run(self._exec(words), timeout)
-
-    async def _exec(self, command: tuple[str, ...]) -> str:
-        pod = await self._handle.client.get(Pod, self.name, NAMESPACE)
-        status = pod.status.container_statuses[0]
-        runtimes = self._handle.cluster.nodes[pod.spec.node_name].runtimes
-        running = await runtimes.exec(
-            status.container_id.partition("://")[2], command, tty=False, stdin=False
-        )
-        try:
-            words, errors = b"", b""
-            while data := await running.stdout.read():
-                words += data
-            while running.stderr is not None and (data := await running.stderr.read()):
-                errors += data
-            code = await running.wait()
-        finally:
-            await running.close()
-        if code:
-            said = errors.decode(errors="replace").strip()
-            raise Failed(f"`{' '.join(command)}` in pod {self.name} ended with {code}: {said}")
-        return words.decode(errors="replace")
-
-    def write(self, name: str, text: str) -> None:
-        """A file of the volume, on the disk when this returns."""
-        self.exec("sh", "-c", f'printf %s "$1" > {DATA}/{name} && sync {DATA}/{name}', "sh", text)
-
-    def read(self, name: str) -> str:
-        return self.exec("cat", f"{DATA}/{name}")
-
-    def delete(self) -> None:
-        """Until it is gone, and its volume unmounted."""
-        self._handle.remove(Pod, self.name)
 
 
 def _dynamic(objects: Iterable[Resource]) -> list[Resource]:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from volplane.testing.handle import Claim, Handle, RunningPod
+    from volplane.testing.handle import Handle
+    from volplane.testing.things import Claim, RunningPod
 
 GROUP = "volplane"
 _OPTIONS = {

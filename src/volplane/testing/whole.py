@@ -7,7 +7,6 @@ found comes back in a directory that all pods share with us.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -31,6 +30,7 @@ from volplane.csi.tap import Tap
 from volplane.node.containers import records
 from volplane.testing.case import Broken, NotPromised
 from volplane.testing.promises import Promises
+from volplane.testing.waiting import until
 
 NAMESPACE = "default"
 CLASS = "volplane-test"
@@ -207,17 +207,8 @@ class Whole:
 
     async def until(self, kind: type[T], holds: Callable[[], object], what: str) -> None:
         """By watching; ends with the case's own time."""
-        changed = asyncio.Event()
         self.waiting = what
-        cache = self.client.cache(kind)
-        await cache.synced()
-        end = cache.subscribe(lambda old, new: changed.set())
-        try:
-            while not holds():
-                changed.clear()
-                await changed.wait()
-        finally:
-            end()
+        await until(self.client, kind, holds)
         self.waiting = ""
 
     def get_pod(self, name: str) -> Pod | None:

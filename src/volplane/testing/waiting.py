@@ -1,0 +1,26 @@
+"""Waiting for something to be true of a cluster's objects: by watching, never by looking again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from volplane.api.meta import Resource
+from volplane.client.client import Client
+
+T = TypeVar("T", bound=Resource)
+
+
+async def until(client: Client, kind: type[T], holds: Callable[[], object]) -> None:
+    """Until it holds; it is asked whenever an object of the kind has changed."""
+    changed = asyncio.Event()
+    cache = client.cache(kind)
+    await cache.synced()
+    end = cache.subscribe(lambda old, new: changed.set())
+    try:
+        while not holds():
+            changed.clear()
+            await changed.wait()
+    finally:
+        end()

@@ -73,6 +73,54 @@ def test_nobody_can_expand_for_one_node_only() -> None:
     assert not only(made, StorageClass).allow_volume_expansion
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["one program", "two programs"])
+def test_where_only_nodes_expand_the_resizer_is_beside_one_that_knows(together: bool) -> None:
+    told = facts("CREATE_DELETE_VOLUME", node=frozenset({"EXPAND_VOLUME"}))
+    given = brought() if together else Guest(controller=COMMAND, node=Command(("/bin/true",)))
+    made = guest.manifests(given, told)
+    with_it = {k.__name__ for k in (Deployment, DaemonSet) if "csi-resizer" in containers(made, k)}
+    assert with_it == ({"Deployment"} if together else {"DaemonSet"})
+    assert only(made, StorageClass).allow_volume_expansion
+
+
+def test_nodes_that_expand_by_themselves_need_no_common_controller() -> None:
+    told = facts(
+        "CREATE_DELETE_VOLUME",
+        plugin=PLACES,
+        topology={"x/node": "probe"},
+        node_id="probe",
+        node=frozenset({"EXPAND_VOLUME"}),
+    )
+    assert guest.shape(brought(), told) is Shape.PER_NODE
+    made = guest.manifests(brought(), told)
+    assert "--leader-election" in containers(made, DaemonSet)["csi-resizer"].args
+    assert only(made, StorageClass).allow_volume_expansion
+
+
+@pytest.mark.parametrize(
+    ("told", "kinds"),
+    [
+        (facts("CREATE_DELETE_VOLUME"), (Deployment, DaemonSet)),
+        (local("CREATE_DELETE_VOLUME"), (DaemonSet,)),
+        (local("CREATE_DELETE_VOLUME", "EXPAND_VOLUME"), (StatefulSet,)),
+    ],
+    ids=["central", "per-node", "one-node"],
+)
+def test_every_instance_is_asked_whether_it_lives(told: Facts, kinds: tuple[Any, ...]) -> None:
+    made = guest.manifests(brought(sidecars={"liveness": ("--probe-timeout=9s",)}), told)
+    for kind in kinds:
+        found = containers(made, kind)
+        assert found["liveness-probe"].args == (
+            "--csi-address=/csi/csi.sock",
+            "--health-port=9808",
+            "--probe-timeout=9s",
+        )
+        probe = found["driver"].liveness_probe
+        assert probe is not None
+        assert probe.http_get is not None
+        assert (probe.http_get.path, probe.http_get.port) == ("/healthz", 9808)
+
+
 def test_the_author_knows_better() -> None:
     assert guest.shape(brought(shape=Shape.PER_NODE), facts()) is Shape.PER_NODE
 
@@ -90,8 +138,8 @@ def test_the_author_knows_better() -> None:
 )
 def test_a_capability_calls_for_its_sidecar(capabilities: tuple[str, ...], expected: set[str]) -> None:
     made = guest.manifests(brought(), facts(*capabilities))
-    assert set(containers(made, Deployment)) == {"driver", *expected}
-    assert set(containers(made, DaemonSet)) == {"driver", "node-driver-registrar"}
+    assert set(containers(made, Deployment)) == {"driver", "liveness-probe", *expected}
+    assert set(containers(made, DaemonSet)) == {"driver", "node-driver-registrar", "liveness-probe"}
 
 
 def test_a_driver_without_a_controller_has_only_its_nodes() -> None:
@@ -129,7 +177,11 @@ def test_room_is_published_where_places_differ() -> None:
 def test_an_instance_on_every_node_looks_after_its_own() -> None:
     made = guest.manifests(brought(), local("CREATE_DELETE_VOLUME", "CREATE_DELETE_SNAPSHOT"))
     found = containers(made, DaemonSet)
-    assert set(found) == {"driver", "node-driver-registrar", "csi-provisioner", "csi-snapshotter"}
+    assert set(found) - {"csi-provisioner", "csi-snapshotter"} == {
+        "driver",
+        "node-driver-registrar",
+        "liveness-probe",
+    }
     assert "--node-deployment" in found["csi-provisioner"].args
     assert "--node-deployment" in found["csi-snapshotter"].args
     assert only(made, VolumeSnapshotClass).name == NAME

@@ -117,6 +117,30 @@ def test_a_driver_that_was_killed_comes_back_with_its_state(folders: Up) -> None
     remove(folders, "pod/before", "pod/after", "pvc/kept")
 
 
+def test_every_instance_has_a_liveness_probe_that_answers(folders: Up) -> None:
+    node = "folders-example-com"
+    for one in folders.items("pods", "-n", node):
+        beside = {s["name"]: s for s in one["status"]["containerStatuses"]}
+        assert beside["liveness-probe"]["ready"], beside
+        assert not beside["liveness-probe"]["restartCount"]
+        said = folders.kubectl("logs", one["metadata"]["name"], "-n", node, "-c", "liveness-probe")
+        assert "ServeMux listening" in said
+
+
+def test_the_next_start_need_not_be_told_again(folders: Up) -> None:
+    apply(folders, claim("kept"), pod("before", "kept", "echo hello > /data/line"))
+    ready(folders, "before")
+    folders.kubectl("delete", "pod/before", f"--timeout={PATIENCE:.0f}s")
+    folders.stop()
+    folders.arguments = folders.arguments[:4]  # the directory and the number of nodes
+    folders.start()
+    assert f"as at the last start: --driver {EXAMPLE / 'driver.yaml'}" in folders.log()
+    assert list(classes(folders)) == ["folders"], "EBS is not there only because nobody spoke of another"
+    apply(folders, pod("after", "kept", "grep hello /data/line"))
+    ready(folders, "after")
+    remove(folders, "pod/after", "pvc/kept")
+
+
 def restarts(up: Up, namespace: str) -> list[int]:
     told = [s for p in up.items("pods", "-n", namespace) for s in p["status"]["containerStatuses"]]
     return [s["restartCount"] for s in told if s["name"] == "driver" and s["ready"]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -12,6 +13,8 @@ from volplane.cli.failure import Failure
 from volplane.cluster import brought, guest
 from volplane.cluster.brought import Brought, Learned
 from volplane.cluster.errors import CannotStart
+from volplane.cluster.layout import Layout
+from volplane.cluster.said import Line, Said, remembered
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,28 +43,67 @@ _OPTIONS = (
 
 
 def bring(verb: F) -> F:
-    """Give a verb the options; what they say is `brought_by(**given)`."""
+    """Give a verb the options; `made(say(**given))` is what they bring."""
     for option in reversed(_OPTIONS):
         verb = option(verb)
     return verb
 
 
-def brought_by(
-    drivers: tuple[str, ...] = (),
-    commands: tuple[str, ...] = (),
-    manifests: tuple[str, ...] = (),
-    images: tuple[str, ...] = (),
+def say(
+    drivers: Sequence[str] = (),
+    commands: Sequence[str] = (),
+    manifests: Sequence[str] = (),
+    images: Sequence[str] = (),
     ours: bool | None = None,
-) -> Brought:
-    """Raises Failure."""
+) -> Said:
+    """Here and now: paths and programs are found from this directory. Raises CannotStart."""
+    return Said(
+        drivers=tuple(map(_absolute, drivers)),
+        commands=tuple(Line(text, guest.command_of(text)) for text in commands),
+        manifests=tuple(map(_absolute, manifests)),
+        images=dict(map(brought.mapping, images)),
+        ours=ours,
+    )
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def made(said: Said) -> Brought:
+    """What it comes to: files are read. Raises CannotStart."""
+    guests = [guest.read(path) for path in said.drivers]
+    guests += [guest.Guest(controller=line.command, node=line.command) for line in said.commands]
+    objects = tuple(thing for path in said.manifests for thing in brought.read(path))
+    alone = bool(guests) or any(thing["kind"] == "CSIDriver" for thing in objects)
+    return Brought(
+        guests=tuple(guests),
+        manifests=objects,
+        images={image: brought.standing(line.command) for image, line in said.images.items()},
+        ours=not alone if said.ours is None else said.ours,
+        said=said,
+    )
+
+
+def brought_to(directory: str, **given: Any) -> tuple[Brought, bool]:
+    """What the options bring; where there is none of them, what the last start on the directory was told.
+
+    And whether it was told then. Raises Failure.
+    """
     try:
-        guests = (*map(guest.read, drivers), *map(guest.from_command, commands))
-        objects = tuple(thing for path in manifests for thing in brought.read(path))
-        mapped = dict(map(brought.program, images))
+        if told := say(**given):
+            return made(told), False
+        layout = Layout(directory)
+        told = remembered(layout)
     except CannotStart as error:
         raise Failure(str(error)) from error
-    alone = bool(guests) or any(thing["kind"] == "CSIDriver" for thing in objects)
-    return Brought(guests=guests, manifests=objects, images=mapped, ours=not alone if ours is None else ours)
+    try:
+        return made(told), bool(told)
+    except CannotStart as error:
+        raise Failure(
+            f"{error}\n  The last start on {layout.directory} was told {' '.join(told.words())}: say what to"
+            " bring instead, or --builtin-drivers for EBS and EFS alone."
+        ) from error
 
 
 def described(learned: Learned) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from volplane.cli.bringing import bring, brought_by, described
+from volplane.cli.bringing import bring, brought_to, described
 from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import need_root, serve, until
@@ -34,10 +34,13 @@ def command(settings: Settings, separate: bool, log_level: str, **given: Any) ->
     Writes a kubeconfig into the data directory. Ctrl-C stops it cleanly: pods stopped, volumes unmounted,
     loop devices released. Started again on the same directory it continues where it was.
 
-    With a driver of your own it is the only one, unless --builtin-drivers says otherwise.
+    With a driver of your own it is the only one, unless --builtin-drivers says otherwise. What was brought
+    is brought again by the next start on the same directory, unless that one is told something else.
     """
     need_root()
-    brought = brought_by(**given)
+    brought, again = brought_to(settings.data_dir, **given)
+    if again:
+        _say(f"as at the last start: {' '.join(brought.said.words())}")
     serve(lambda stop: _up(settings, brought, separate, stop), level=log_level)
 
 

@@ -29,6 +29,7 @@ from volplane.cluster.guest import sight
 from volplane.cluster.guest.command import for_manifest
 from volplane.cluster.guest.model import Command, Facts, Guest
 from volplane.cluster.readiness import Expected, Workload
+from volplane.cluster.said import Line, Said
 from volplane.host import Host
 from volplane.node.programs import Program
 
@@ -52,29 +53,36 @@ class Brought(Struct, frozen=True, kw_only=True):
     manifests: tuple[Thing, ...] = ()
     images: Mapping[str, Program] = {}  # programs in the place of images
     ours: bool = True  # the drivers that come with the program, too
+    said: Said = Said()  # what is kept for the next start
 
     @property
     def programs(self) -> dict[str, Program]:
         """All programs that stand for images, those of the drivers' files included."""
-        own = {image: _standing(c) for guest in self.guests for image, c in guest.images.items()}
+        own = {image: standing(c) for guest in self.guests for image, c in guest.images.items()}
         return {**own, **self.images}
 
 
 NOTHING = Brought()
 
 
-def program(text: str, directory: str = "") -> tuple[str, Program]:
+def program(text: str) -> tuple[str, Program]:
     """`registry/name[:tag]=path or command`: an image, and what a node starts for it. Raises BadImage."""
+    image, line = mapping(text)
+    return image, standing(line.command)
+
+
+def mapping(text: str) -> tuple[str, Line]:
+    """The same, as it is said here and now. Raises BadImage."""
     image, equals, line = text.partition("=")
     if not (equals and image and line):
         raise BadImage(f'--image is registry/name=path-or-command, not "{text}"')
     try:
-        return image, _standing(guests.parsed(line, directory or os.getcwd()))
+        return image, Line(line, guests.parsed(line, os.getcwd()))
     except guests.BadCommand as error:
         raise BadImage(f"--image {image}: {error}") from error
 
 
-def _standing(command: Command) -> Program:
+def standing(command: Command) -> Program:
     """Its variables are the container's: a node fills them in, as in the container's own arguments."""
     argv = tuple(map(for_manifest, command.argv))
     env = {name: for_manifest(value) for name, value in command.env.items()}

@@ -29,8 +29,6 @@ from volplane.web import PortInUse
 T = TypeVar("T", bound=Struct)
 log = logging.getLogger(__name__)
 
-NEXT_TRY = 5.0  # seconds until a port that is in use may be free
-
 # Upstream's sidecars as their images are called, whatever the registry.
 UPSTREAM = frozenset(
     {
@@ -159,7 +157,7 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
 
     async def livenessprobe(context: TaskContext) -> None:
         settings = _found(context, _settings(liveness.Settings, context.args))
-        await _until_stopped(context, _while_the_port_is_free(settings))
+        await _until_stopped(context, _at_a_free_port(context, settings))
 
     async def node_fencer(context: TaskContext) -> None:
         ec2 = await ebs.connect(kit.account, kit.host)
@@ -205,17 +203,18 @@ async def _despite_ports(run: Callable[[T], Awaitable[None]], settings: T, quiet
         await run(quiet)
 
 
-async def _while_the_port_is_free(settings: liveness.Settings) -> None:
-    """Nodes of one machine share its ports: whoever comes first answers for the drivers of all."""
-    told = False
-    while True:
-        try:
-            return await liveness.run(settings)
-        except PortInUse as error:
-            if not told:
-                log.warning("%s: the driver of another node answers there", error.strerror)
-            told = True
-        await asyncio.sleep(NEXT_TRY)
+async def _at_a_free_port(context: TaskContext, settings: liveness.Settings) -> None:
+    """Nodes of one machine share its ports: whoever comes second answers elsewhere, and its node knows where.
+
+    Answered by the first, a driver that hangs would cost all others their lives, or stay unseen itself.
+    """
+    try:
+        await liveness.run(settings)
+    except PortInUse as error:
+        log.warning("%s: this node asks at another one", error.strerror)
+        asked = int(settings.endpoint.rpartition(":")[2])
+        elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
+        await liveness.run(elsewhere, started=lambda port: context.ports.update({asked: port}))
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:

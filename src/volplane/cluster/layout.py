@@ -68,6 +68,7 @@ class Layout:
         self.guests = self.directory / "shared"  # what drivers that were brought share between nodes
         self.run = self.directory / "run"
         self.ready = self.directory / "ready"
+        self.brought = self.directory / "brought.json"  # how drivers and manifests of others were brought
         self._memory = self.directory / "cluster.json"
         self.bridge = bridge_name(str(self.directory))
 
@@ -113,14 +114,17 @@ class Layout:
             return Memory()
 
     def remember(self, memory: Memory) -> None:
-        """Whole or not at all."""
-        temporary = self._memory.with_suffix(".new")
+        self.write(self._memory, memory)
+
+    def write(self, place: Path, what: Struct) -> None:
+        """Whole or not at all, and for its owner only."""
+        temporary = place.with_suffix(".new")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(memory), indent=2))
+            file.write(msgspec.json.format(msgspec.json.encode(what), indent=2))
             file.flush()
             os.fsync(descriptor)
-        temporary.replace(self._memory)
+        temporary.replace(place)
 
     def prepared(self, port: int = 0, nodes: int = 0, *, pods_apart: bool = False) -> Memory:
         """Ports and keys for this start: those of the last one where there was one.

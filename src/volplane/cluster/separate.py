@@ -33,6 +33,7 @@ from volplane.cluster.apply import BARE, MANIFESTS, ROLES, apply
 from volplane.cluster.brought import NOTHING, Brought, Learned
 from volplane.cluster.errors import NotReady, RoleFailed
 from volplane.cluster.layout import REGION, Layout, Member
+from volplane.cluster.said import kept
 from volplane.cluster.whole import Settings, cloud_settings, expected, node_settings, prepared
 from volplane.host import Host, network
 from volplane.host.processes import Process, start_time
@@ -146,7 +147,8 @@ class Separate:
             await self._unless_broken(self._cloud_serves())
         for member in self.members:
             self._keep(f"node/{member.name}", self._node(member))
-        await self._deploy()
+        with kept(self.layout, self.brought.said):
+            await self._deploy()
 
     async def _deploy(self) -> None:
         await self._apply(MANIFESTS if self.brought.ours else BARE)

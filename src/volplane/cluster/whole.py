@@ -28,6 +28,7 @@ from volplane.cluster.errors import CannotStart
 from volplane.cluster.images import Kit, images
 from volplane.cluster.layout import REGION, Layout, Member, Memory
 from volplane.cluster.readiness import Expected
+from volplane.cluster.said import kept
 from volplane.controllers import manager
 from volplane.drivers import ebs
 from volplane.host import Host, network
@@ -139,13 +140,14 @@ class Cluster:
         self._spawn(scheduler.run(self.client_of("kube-scheduler")), "scheduler")
         self._stack.push_async_callback(self._stop_nodes)
         self.learned = await learning
-        async with asyncio.TaskGroup() as group:
-            applying = group.create_task(_outcome(self._apply()))
-            for member in self.members:
-                group.create_task(self._start_node(member))
-        self._started = True
-        if (refused := applying.result()) is not None:
-            raise refused  # the nodes run by now, and give back what they have begun
+        with kept(self.layout, self.brought.said):
+            async with asyncio.TaskGroup() as group:
+                applying = group.create_task(_outcome(self._apply()))
+                for member in self.members:
+                    group.create_task(self._start_node(member))
+            self._started = True
+            if (refused := applying.result()) is not None:
+                raise refused  # the nodes run by now, and give back what they have begun
         self._complete = True
 
     async def _apply(self) -> None:

@@ -8,7 +8,7 @@ from volplane.cluster.guest.command import BadCommand, parsed
 from volplane.cluster.guest.deploy import expected, manifests
 from volplane.cluster.guest.model import BadGuest, Command, Facts, Guest, Shape, shape
 from volplane.cluster.guest.probing import probe
-from volplane.cluster.guest.reading import from_command, read
+from volplane.cluster.guest.reading import command_of, from_command, read
 
 __all__ = [
     "BadCommand",
@@ -17,6 +17,7 @@ __all__ = [
     "Facts",
     "Guest",
     "Shape",
+    "command_of",
     "expected",
     "from_command",
     "manifests",

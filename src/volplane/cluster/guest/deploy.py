@@ -6,7 +6,7 @@ state: `$STATE_DIR` is a directory of its node, `$SHARED_DIR` one that all nodes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -25,6 +25,14 @@ FIRST_NODE = "worker-1"
 RBAC = "rbac.authorization.k8s.io"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFAULT_SNAPSHOT_CLASS = "snapshot.storage.kubernetes.io/is-default-class"
+HEALTH = 9808  # upstream's default; where several nodes of a machine want it, each finds its own
+LIVENESS = {
+    "httpGet": {"path": "/healthz", "port": HEALTH},
+    "initialDelaySeconds": 10,
+    "timeoutSeconds": 3,
+    "periodSeconds": 10,
+    "failureThreshold": 5,
+}
 GRACE = 5  # seconds for a driver that is asked to end
 Thing = dict[str, Any]
 
@@ -121,7 +129,7 @@ def _class(facts: Facts, where: Shape, *, default: bool, node: str) -> Thing:
         "provisioner": facts.name,
         "reclaimPolicy": "Delete",
         "volumeBindingMode": "WaitForFirstConsumer" if facts.constrained else "Immediate",
-        "allowVolumeExpansion": facts.expands and where is not Shape.PER_NODE,
+        "allowVolumeExpansion": facts.expands and (where is not Shape.PER_NODE or facts.expands_on_nodes),
     }
     if where is Shape.ONE_NODE and facts.constrained:
         # Pods go where the driver is: no other node has its topology.
@@ -151,9 +159,10 @@ def _sidecars(facts: Facts, where: Shape) -> dict[str, list[str]]:
             made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
     if facts.attaches:
         made["attacher"] = ["--timeout=60s"]
-    # A resizer asks one controller for all volumes: it cannot look after those of its node alone.
-    if ("EXPAND_VOLUME" in facts.controller or facts.modifies) and not each:
-        made["resizer"] = ["--timeout=60s"]
+    # A resizer asks one controller for all volumes: it cannot look after those of its node alone. Where nodes
+    # grow them by themselves it asks nobody, and any one of them may lead.
+    if facts.expands_on_nodes or ((facts.expands or facts.modifies) and not each):
+        made["resizer"] = ["--timeout=60s", *(["--leader-election"] if facts.expands_on_nodes else [])]
     if facts.snapshots:
         made["snapshotter"] = ["--extra-create-metadata", *(["--node-deployment"] if each else [])]
     return made
@@ -177,7 +186,8 @@ class _Layout:
 
     def _controller(self) -> Thing:
         assert self.guest.controller is not None
-        containers = [self._driver(self.guest.controller, "controller"), *self._beside()]
+        beside = [*self._beside(self._central()), self._liveness()]
+        containers = [self._driver(self.guest.controller, "controller"), *beside]
         spec = self._pod(containers, self.guest.controller, {"emptyDir": {}})
         return self._workload(
             "Deployment", "controller", spec, {"replicas": 1, "strategy": {"type": "Recreate"}}
@@ -185,15 +195,17 @@ class _Layout:
 
     def _every_node(self, *, sidecars: bool) -> Thing:
         assert self.guest.node is not None
-        beside = self._beside() if sidecars else []
+        everything = frozenset(_sidecars(self.facts, self.where))
+        beside = self._beside(everything if sidecars else everything - self._central())
         mode = "all" if sidecars else "node"
-        containers = [self._driver(self.guest.node, mode), self._registrar(), *beside]
+        containers = [self._driver(self.guest.node, mode), self._registrar(), *beside, self._liveness()]
         spec = self._pod(containers, self.guest.node, self._plugin())
         return self._workload("DaemonSet", "node", spec, {})
 
     def _one_node(self) -> Thing:
         assert self.guest.node is not None
-        containers = [self._driver(self.guest.node, "all"), self._registrar(), *self._beside()]
+        beside = [self._registrar(), *self._beside(_sidecars(self.facts, self.where)), self._liveness()]
+        containers = [self._driver(self.guest.node, "all"), *beside]
         spec = self._pod(containers, self.guest.node, self._plugin())
         spec["nodeSelector"] = {"kubernetes.io/hostname": self.node}
         return self._workload("StatefulSet", "driver", spec, {"replicas": 1, "serviceName": "driver"})
@@ -251,6 +263,7 @@ class _Layout:
             "command": [for_manifest(word) for word in command.argv],
             "workingDir": command.directory,
             "env": [e for e in env if e["name"] not in own or "value" in e],
+            "livenessProbe": LIVENESS,
             "securityContext": {"privileged": True},
             "volumeMounts": mounts,
         }
@@ -264,8 +277,17 @@ class _Layout:
         made["volumeMounts"].append({"name": "registration", "mountPath": "/registration"})
         return made
 
-    def _beside(self) -> list[Thing]:
-        found = _sidecars(self.facts, self.where)
+    def _liveness(self) -> Thing:
+        flags = [f"--health-port={HEALTH}"]
+        return self._sidecar("liveness-probe", "volplane/livenessprobe", "liveness", flags)
+
+    def _central(self) -> frozenset[str]:
+        """Those that ask the controller. That its nodes grow volumes only the node service can tell."""
+        apart = self.facts.expands_on_nodes and not self.guest.together
+        return frozenset(_sidecars(self.facts, self.where)) - ({"resizer"} if apart else set())
+
+    def _beside(self, wanted: Collection[str]) -> list[Thing]:
+        found = {n: f for n, f in _sidecars(self.facts, self.where).items() if n in wanted}
         return [self._sidecar(f"csi-{n}", f"volplane/csi-{n}", n, flags) for n, flags in found.items()]
 
     def _sidecar(self, name: str, image: str, role: str, flags: list[str]) -> Thing:

@@ -12,7 +12,7 @@ from volplane.api.meta import Resource
 from volplane.api.storage import CSIDriver, StorageClass
 from volplane.cluster.errors import CannotStart
 
-SIDECARS = ("provisioner", "attacher", "resizer", "snapshotter", "registrar")
+SIDECARS = ("provisioner", "attacher", "resizer", "snapshotter", "registrar", "liveness")
 
 
 class BadGuest(CannotStart):
@@ -82,6 +82,11 @@ class Facts(Struct, frozen=True, kw_only=True):
         return "EXPAND_VOLUME" in self.controller or "EXPAND_VOLUME" in self.node
 
     @property
+    def expands_on_nodes(self) -> bool:
+        """Growing is the nodes' business alone: no controller has to be asked."""
+        return "EXPAND_VOLUME" in self.node and "EXPAND_VOLUME" not in self.controller
+
+    @property
     def snapshots(self) -> bool:
         return "CREATE_DELETE_SNAPSHOT" in self.controller
 
@@ -114,4 +119,5 @@ def shape(guest: Guest, facts: Facts) -> Shape:
         return Shape.CENTRAL
     # Attacher and resizer ask one controller for all volumes. A driver whose volumes are known only on their
     # own node can be asked by them where all of its volumes are on one.
-    return Shape.ONE_NODE if facts.attaches or facts.expands else Shape.PER_NODE
+    asked = facts.attaches or (facts.expands and not facts.expands_on_nodes)
+    return Shape.ONE_NODE if asked else Shape.PER_NODE

@@ -28,12 +28,16 @@ OF_COMMAND = ("command", "env", "workingDir")
 
 def from_command(line: str, directory: str | Path = "") -> Guest:
     """One program that is controller and node service alike. Raises BadGuest."""
-    where = str(Path(directory).absolute()) if directory else os.getcwd()
+    made = command_of(line, directory)
+    return Guest(controller=made, node=made)
+
+
+def command_of(line: str, directory: str | Path = "") -> Command:
+    """Raises BadGuest."""
     try:
-        made = parsed(line, where)
+        return parsed(line, str(Path(directory).absolute()) if directory else os.getcwd())
     except BadCommand as error:
         raise BadGuest(f"the driver's command `{line}`: {error}") from error
-    return Guest(controller=made, node=made)
 
 
 def read(path: str | Path) -> Guest:

@@ -39,6 +39,7 @@ class TaskContext(Struct, frozen=True):
     spec: ContainerSpec
     node: NodePaths
     stop: asyncio.Event  # set when the container is asked to end
+    ports: dict[int, int] = {}  # by the port it was to open: the one it has instead
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -62,7 +63,7 @@ TaskImage = Callable[[TaskContext], Awaitable[None]]
 
 class _Container:
     def __init__(self, spec: ContainerSpec, node: NodePaths) -> None:
-        self.context = TaskContext(spec, node, asyncio.Event())
+        self.context = TaskContext(spec, node, asyncio.Event(), {})
         self.state = State(spec.id, running=True, started_at=clock.stamp(), spec=spec)
         self.done = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -127,6 +128,11 @@ class TaskRuntime:
         while container.task is not None and not container.task.done():
             container.task.cancel()
             await asyncio.wait({container.task}, timeout=DEAF)
+
+    def port(self, pod: str, port: int) -> int:
+        """Where what a pod's tasks serve at that port is really found: all of them share one machine."""
+        of_pod = [c for id, c in self._containers.items() if id.startswith(f"{pod}_") and c.state.running]
+        return next((c.context.ports[port] for c in of_pod if port in c.context.ports), port)
 
     async def state(self, id: str) -> State | None:
         container = self._containers.get(id)

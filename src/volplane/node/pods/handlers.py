@@ -51,10 +51,12 @@ class Handlers:
             return await self._exec(id, action.exec.command, timeout)
         if action.http_get is not None:
             hook = isinstance(action, LifecycleHandler)  # nobody asks a hook how it went
-            return await _http(action.http_get, container, address, timeout, any_answer=hook)
+            port = self.runtimes.port(id, port_of(action.http_get.port, container))
+            return await _http(action.http_get, port, address, timeout, any_answer=hook)
         if action.tcp_socket is not None:
             host = action.tcp_socket.host or address
-            return await _connect(host, port_of(action.tcp_socket.port, container), timeout)
+            port = self.runtimes.port(id, port_of(action.tcp_socket.port, container))
+            return await _connect(host, port, timeout)
         if isinstance(action, LifecycleHandler) and action.sleep is not None:
             await asyncio.sleep(action.sleep.seconds)
             return Outcome(True)
@@ -80,9 +82,9 @@ class Handlers:
 
 
 async def _http(
-    get: HTTPGetAction, container: Container, pod: str, timeout: float | None, *, any_answer: bool
+    get: HTTPGetAction, port: int, pod: str, timeout: float | None, *, any_answer: bool
 ) -> Outcome:
-    host, port = get.host or pod, port_of(get.port, container)
+    host = get.host or pod
     scheme = (get.scheme or "HTTP").lower()
     path = get.path if get.path.startswith("/") else f"/{get.path}"
     address = f"{scheme}://{host}:{port}"

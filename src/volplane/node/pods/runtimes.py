@@ -45,6 +45,10 @@ class Runtimes:
     def is_builtin(self, asked: Asked) -> bool:
         return not asked.command and self._tasks.runs(asked.image)
 
+    def port(self, id: str, port: int) -> int:
+        """The port behind that of a container, or of a task beside it in its pod."""
+        return self._tasks.port(parts(id)[0], port)
+
     def scheme(self, asked: Asked) -> str:
         return TASK if self.is_builtin(asked) else PROCESS
 

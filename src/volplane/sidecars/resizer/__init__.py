@@ -14,7 +14,8 @@ from volplane.csi.outcome import CallError
 from volplane.loops.controller import Unable
 from volplane.loops.events import Recorder
 from volplane.sidecars import Driver, beside
-from volplane.sidecars.resizer.expand.controller import COMPONENT, Expansions
+from volplane.sidecars.resizer.asking import COMPONENT
+from volplane.sidecars.resizer.expand.controller import Expansions
 from volplane.sidecars.resizer.modify.controller import Modifications
 from volplane.sidecars.resizer.settings import Settings
 

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn, TypeVar
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from volplane.api.core import SecretReference
 from volplane.api.meta import Resource
 from volplane.api.snapshot import SnapshotError
@@ -22,6 +24,7 @@ from volplane.sidecars.snapshotter.settings import Settings
 log = logging.getLogger(__name__)
 
 COMPONENT = "csi-snapshotter"
+BILLION = 1_000_000_000
 
 T = TypeVar("T", bound=Resource)
 
@@ -96,6 +99,20 @@ class Asker(Controller[str]):
                 missing_ok=True,
             )
 
+    def look_again(self, current: Resource | None, told: str, *, ready: bool) -> None:
+        """Before it goes, when it is to go; when it may be ready, otherwise."""
+        if current is not None and current.is_deleting:
+            return self.queue.add(current.name)
+        if not ready:
+            raise Refused(f"{told} is not ready to use yet")
+
 
 def quoted(error: Exception) -> str:
     return json.dumps(str(error), ensure_ascii=False)
+
+
+def nanoseconds(told: Timestamp) -> int:
+    """The driver's word for when it was taken; without one, now."""
+    if told.seconds or told.nanos:
+        return told.ToNanoseconds()
+    return int(clock.wall().timestamp() * BILLION)

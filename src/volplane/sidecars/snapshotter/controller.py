@@ -12,7 +12,6 @@ from typing import Any, assert_never
 
 from volplane.api.core import SecretReference
 from volplane.api.snapshot import VolumeSnapshotClass, VolumeSnapshotContent
-from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
@@ -21,14 +20,13 @@ from volplane.loops.events import Recorder
 from volplane.rules import snapshots
 from volplane.sidecars import Driver, secrets
 from volplane.sidecars.snapshotter import plan as plans
-from volplane.sidecars.snapshotter.asking import COMPONENT, Asker, quoted
+from volplane.sidecars.snapshotter.asking import COMPONENT, Asker, nanoseconds, quoted
 from volplane.sidecars.snapshotter.plan import Delete, Fail, Look, Release, Take, Unmark
 from volplane.sidecars.snapshotter.settings import Settings
 
 log = logging.getLogger(__name__)
 
 FIRST, LATER = "SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"
-BILLION = 1_000_000_000
 
 
 class Contents(Asker):
@@ -109,7 +107,11 @@ class Contents(Asker):
             return await self._fail(content, why, first=step.first)
         await self._tell(content, reply.snapshot)
         await self.mark(content, present=False)
-        self._look_again(content, ready=reply.snapshot.ready_to_use)
+        self.look_again(
+            self.contents.get(content.name),
+            f"snapshot of content {content.name}",
+            ready=reply.snapshot.ready_to_use,
+        )
 
     async def _look(
         self, content: VolumeSnapshotContent, handle: str, secret: SecretReference | None
@@ -129,15 +131,11 @@ class Contents(Asker):
                 )
             snapshot = page.entries[0].snapshot
         await self._tell(content, snapshot)
-        self._look_again(content, ready=snapshot.ready_to_use)
-
-    def _look_again(self, content: VolumeSnapshotContent, *, ready: bool) -> None:
-        """Before it goes, when it is to go; when it may be ready, otherwise."""
-        current = self.contents.get(content.name)
-        if current is not None and current.is_deleting:
-            return self.queue.add(content.name)
-        if not ready:
-            raise Refused(f"snapshot of content {content.name} is not ready to use yet")
+        self.look_again(
+            self.contents.get(content.name),
+            f"snapshot of content {content.name}",
+            ready=snapshot.ready_to_use,
+        )
 
     async def _tell(self, content: VolumeSnapshotContent, snapshot: v1.Snapshot) -> None:
         """What the driver said, as far as it is news; handle, time and size are set once."""
@@ -146,7 +144,7 @@ class Contents(Asker):
         if now is None or now.snapshot_handle is None:
             status["snapshotHandle"] = snapshot.snapshot_id
         if now is None or now.creation_time is None:
-            status["creationTime"] = _nanoseconds(snapshot)
+            status["creationTime"] = nanoseconds(snapshot.creation_time)
         if snapshot.size_bytes > 0 and (now is None or now.restore_size is None):
             status["restoreSize"] = snapshot.size_bytes
         if snapshot.group_snapshot_id and (now is None or now.volume_group_snapshot_handle is None):
@@ -185,10 +183,3 @@ class Contents(Asker):
 def _class_of(content: VolumeSnapshotContent) -> list[str]:
     name = content.spec.volume_snapshot_class_name
     return [name] if name is not None else []
-
-
-def _nanoseconds(snapshot: v1.Snapshot) -> int:
-    told = snapshot.creation_time
-    if snapshot.HasField("creation_time") and (told.seconds or told.nanos):
-        return int(told.seconds * BILLION + told.nanos)
-    return int(clock.wall().timestamp() * BILLION)

@@ -17,31 +17,25 @@ from volplane.client.cache import Index
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, classify, is_infeasible, is_refused_in_use
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Refused
 from volplane.loops.events import Recorder
-from volplane.loops.queue import Backoff
 from volplane.rules import binding, pods, resizing, sizes
 from volplane.rules.resizing import State
 from volplane.rules.steps import UNTIL_CHANGED, Say, Wait
 from volplane.sidecars import Driver, secrets
+from volplane.sidecars.resizer.asking import COMPONENT, Asker
 from volplane.sidecars.resizer.expand import plan as plans
 from volplane.sidecars.resizer.expand.plan import Begin, Expand, Memory, Refuse, Tidy
 from volplane.sidecars.resizer.settings import Settings
 
 log = logging.getLogger(__name__)
 
-COMPONENT = "csi-resizer"
 
-
-class Expansions(Controller[str]):
-    name = "csi-resizer"
+class Expansions(Asker):
+    name = COMPONENT
 
     def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
-        self.workers = settings.workers
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        self.resync = settings.resync_period
-        super().__init__(client, events=events)
-        self.driver, self.settings = driver, settings
+        super().__init__(client, driver, settings, events=events)
         self.facts = plans.Driver(
             driver.name,
             expands="EXPAND_VOLUME" in driver.controller,
@@ -49,7 +43,6 @@ class Expansions(Controller[str]):
         )
         self._final: set[str] = set()  # uids of claims whose last try failed for good
         self._offline: set[str] = set()  # of claims whose volume the driver would not grow in use
-        self._slow: dict[str, float] = {}  # until when the driver is believed that it cannot
         self._users: Index[Pod] | None = None
 
     def setup(self) -> None:
@@ -91,7 +84,7 @@ class Expansions(Controller[str]):
     def _forget(self, claim: PersistentVolumeClaim) -> None:
         self._final.discard(claim.uid)
         self._offline.discard(claim.uid)
-        self._slow.pop(claim.uid, None)
+        self.soon(claim)
 
     # --- the work
 
@@ -101,7 +94,7 @@ class Expansions(Controller[str]):
             return
         volume = self.volumes.get(claim.spec.volume_name)
         in_use = claim.uid in self._offline and await self._is_used(key)
-        memory = Memory(claim.uid in self._final, claim.uid in self._offline, self._slow_for(claim))
+        memory = Memory(claim.uid in self._final, claim.uid in self._offline, self.slow_for(claim))
         for step in plans.plan(claim, volume, self.facts, memory, in_use=in_use):
             match step:
                 case Begin(size, fresh):
@@ -112,7 +105,7 @@ class Expansions(Controller[str]):
                 case Tidy():
                     assert volume is not None
                     notes = {binding.PRE_RESIZE_CAPACITY: None}
-                    await self._patch_volume(volume, {"metadata": {"annotations": notes}})
+                    await self.tell_volume(volume, {"metadata": {"annotations": notes}})
                 case Refuse(why):
                     self.queue.later(key, UNTIL_CHANGED, why)
                 case Say(type, reason, message):
@@ -121,12 +114,6 @@ class Expansions(Controller[str]):
                     self.queue.later(key, seconds, why)
                 case _:
                     assert_never(step)
-
-    def _slow_for(self, claim: PersistentVolumeClaim) -> float:
-        left = self._slow.get(claim.uid, 0.0) - clock.now()
-        if left <= 0:
-            self._slow.pop(claim.uid, None)
-        return max(left, 0.0)
 
     async def _is_used(self, key: str) -> bool:
         if self._users is None:
@@ -145,7 +132,7 @@ class Expansions(Controller[str]):
         except (CallError, Refused, convert.UnsupportedModes) as error:
             return await self._judge(claim, volume, error)
         self._final.discard(claim.uid)
-        self._slow.pop(claim.uid, None)
+        self.soon(claim)
         # What a driver answers is a number of bytes; without one, the claim's own words stand.
         text = sizes.text(reached) if self.facts.expands else _spelled(claim, reached)
         await self._grow(claim, volume, text, node_needed=node_needed)
@@ -173,9 +160,7 @@ class Expansions(Controller[str]):
                 mount_flags=volume.spec.mount_options,
             ),
         )
-        reply = await self.driver.call(
-            "ControllerExpandVolume", request, timeout=self.settings.timeout, subject=f"pv/{volume.name}"
-        )
+        reply = await self.call("ControllerExpandVolume", request, volume)
         return reply.capacity_bytes or size, reply.node_expansion_required
 
     async def _judge(self, claim: PersistentVolumeClaim, volume: PersistentVolume, error: Exception) -> None:
@@ -191,11 +176,9 @@ class Expansions(Controller[str]):
             self._final.discard(claim.uid)
         self.events.warning(claim, "VolumeResizeFailed", why)
         if not infeasible:
-            self._slow.pop(claim.uid, None)
+            self.soon(claim)
             raise Refused(why) from error
-        pause = self.settings.retry_interval_max
-        self._slow[claim.uid] = clock.now() + pause
-        self.queue.later(claim.key, pause, why)
+        self.slowly(claim, why)
 
     # --- what is written
 
@@ -208,18 +191,7 @@ class Expansions(Controller[str]):
             status["allocatedResources"] = {"storage": _spelled(claim, size)}
             status["allocatedResourceStatuses"] = {"storage": State.CONTROLLER_IN_PROGRESS}
         patch = _unmarked(claim, status)
-        if not patch:
-            return claim
-        # Only over the state that was planned on: somebody else may have gone on with it since.
-        return await self.client.patch(
-            PersistentVolumeClaim,
-            claim.name,
-            claim.namespace,
-            strategic=patch,
-            subresource="status",
-            uid=claim.uid,
-            revision=claim.metadata.resource_version,
-        )
+        return await self.move(claim, patch) if patch else claim
 
     async def _grow(
         self, claim: PersistentVolumeClaim, volume: PersistentVolume, text: str, *, node_needed: bool
@@ -230,7 +202,7 @@ class Expansions(Controller[str]):
             if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
                 patch["metadata"] = {"annotations": {binding.PRE_RESIZE_CAPACITY: before}}
         with trace.span(COMPONENT, "volume grown", f"pv/{volume.name}", size=text):
-            await self._patch_volume(volume, patch)
+            await self.tell_volume(volume, patch)
 
     async def _hand_over(self, claim: PersistentVolumeClaim) -> None:
         """The rest is the node's."""
@@ -240,7 +212,7 @@ class Expansions(Controller[str]):
             "allocatedResourceStatuses": {"storage": State.NODE_PENDING},
         }
         with trace.span(COMPONENT, "handed to the node", f"pvc/{claim.key}"):
-            await self._patch_claim(claim, _unmarked(claim, status))
+            await self.tell_claim(claim, _unmarked(claim, status))
         self.events.normal(claim, "FileSystemResizeRequired", "Require file system resize of volume on node")
 
     async def _finish(self, claim: PersistentVolumeClaim, text: str) -> None:
@@ -251,7 +223,7 @@ class Expansions(Controller[str]):
         }
         notes = {"annotations": {resizing.NODE_NOT_REQUIRED: "true"}}
         with trace.span(COMPONENT, "resized", f"pvc/{claim.key}"):
-            await self._patch_claim(claim, {"metadata": notes, "status": status})
+            await self.tell_claim(claim, {"metadata": notes, "status": status})
         self.events.normal(claim, "VolumeResizeSuccessful", "Resize volume succeeded")
 
     async def _mark_failed(self, claim: PersistentVolumeClaim, error: Exception, *, infeasible: bool) -> None:
@@ -259,23 +231,7 @@ class Expansions(Controller[str]):
         status: dict[str, Any] = {"conditions": resizing.conditions(claim, [told])}
         if infeasible:
             status["allocatedResourceStatuses"] = {"storage": State.CONTROLLER_INFEASIBLE}
-        await self._patch_claim(claim, {"status": status})
-
-    async def _patch_claim(self, claim: PersistentVolumeClaim, patch: Mapping[str, Any]) -> None:
-        await self.client.patch(
-            PersistentVolumeClaim,
-            claim.name,
-            claim.namespace,
-            strategic=patch,
-            subresource="status",
-            uid=claim.uid,
-            missing_ok=True,
-        )
-
-    async def _patch_volume(self, volume: PersistentVolume, patch: Mapping[str, Any]) -> None:
-        await self.client.patch(
-            PersistentVolume, volume.name, strategic=patch, uid=volume.uid, missing_ok=True
-        )
+        await self.tell_claim(claim, {"status": status})
 
 
 def _condition(type: str, message: str = "") -> dict[str, Any]:

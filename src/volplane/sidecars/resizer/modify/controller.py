@@ -6,7 +6,6 @@ its claims.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -16,12 +15,12 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code, classify
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Refused
 from volplane.loops.events import Recorder
-from volplane.loops.queue import Backoff
 from volplane.rules import binding, resizing
 from volplane.rules.steps import Say, Wait
 from volplane.sidecars import Driver, secrets
+from volplane.sidecars.resizer.asking import COMPONENT, Asker
 from volplane.sidecars.resizer.modify import plan as plans
 from volplane.sidecars.resizer.modify.plan import (
     MODIFY_ERROR,
@@ -35,22 +34,13 @@ from volplane.sidecars.resizer.modify.plan import (
 )
 from volplane.sidecars.resizer.settings import Settings
 
-log = logging.getLogger(__name__)
 
-COMPONENT = "csi-resizer"
-
-
-class Modifications(Controller[str]):
-    name = "csi-resizer-modify"
+class Modifications(Asker):
+    name = f"{COMPONENT}-modify"
 
     def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
-        self.workers = settings.workers
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        self.resync = settings.resync_period
-        super().__init__(client, events=events)
-        self.driver, self.settings = driver, settings
+        super().__init__(client, driver, settings, events=events)
         self._settled: set[str] = set()  # uids of claims whose last try failed for good
-        self._slow: dict[str, float] = {}  # until when the driver is believed that it cannot
 
     def setup(self) -> None:
         self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
@@ -66,7 +56,7 @@ class Modifications(Controller[str]):
         if new is None:
             if old is not None:
                 self._settled.discard(old.uid)
-                self._slow.pop(old.uid, None)
+                self.soon(old)
         elif not plans.is_wanted(new) and (old is None or not plans.is_wanted(old)):
             return
         elif old is new or plans.claim_facts(old) != plans.claim_facts(new):
@@ -91,7 +81,7 @@ class Modifications(Controller[str]):
         if claim is None:
             return
         volume = self.volumes.get(claim.spec.volume_name)
-        memory = Memory(claim.uid in self._settled, self._slow_for(claim))
+        memory = Memory(claim.uid in self._settled, self.slow_for(claim))
         for step in plans.plan(claim, volume, self.driver.name, memory, self.classes.get):
             match step:
                 case MarkPending():
@@ -103,7 +93,7 @@ class Modifications(Controller[str]):
                     await self._modify(claim, volume, target)
                 case Cancel():
                     gone = resizing.conditions(claim, drop=(MODIFYING,))
-                    await self._patch(claim, {"conditions": gone})
+                    await self.tell_claim(claim, {"status": {"conditions": gone}})
                 case Say(type, reason, message):
                     self.events.event(claim, type, reason, message)
                 case Wait(seconds, why):
@@ -111,14 +101,12 @@ class Modifications(Controller[str]):
                 case _:
                     assert_never(step)
 
-    def _slow_for(self, claim: PersistentVolumeClaim) -> float:
+    def slow_for(self, claim: PersistentVolumeClaim) -> float:
         status = claim.status.modify_volume_status
         wanted = claim.spec.volume_attributes_class_name
-        left = self._slow.get(claim.uid, 0.0) - clock.now()
-        if left <= 0 or status is None or status.target_volume_attributes_class_name != wanted:
-            self._slow.pop(claim.uid, None)  # another class may do
-            return 0.0
-        return left
+        if status is None or status.target_volume_attributes_class_name != wanted:
+            self.soon(claim)  # another class may do
+        return super().slow_for(claim)
 
     async def _start(self, claim: PersistentVolumeClaim, target: str) -> PersistentVolumeClaim:
         told = [_condition(MODIFYING, f'Modifying volume to "{target}" is in progress.')]
@@ -136,16 +124,7 @@ class Modifications(Controller[str]):
         patch: dict[str, Any] = {"modifyVolumeStatus": status}
         if changes := resizing.conditions(claim, told):
             patch["conditions"] = changes
-        # Only over the state that was planned on: the claim may name another class since.
-        return await self.client.patch(
-            PersistentVolumeClaim,
-            claim.name,
-            claim.namespace,
-            strategic={"status": patch},
-            subresource="status",
-            uid=claim.uid,
-            revision=claim.metadata.resource_version,
-        )
+        return await self.move(claim, {"status": patch})
 
     async def _modify(
         self, claim: PersistentVolumeClaim, volume: PersistentVolume, target: VolumeAttributesClass
@@ -158,30 +137,22 @@ class Modifications(Controller[str]):
                 secrets=await secrets(self.client, plans.secret(volume)),
                 mutable_parameters=plans.parameters(claim, volume, target, extra=extra),
             )
-            await self.driver.call(
-                "ControllerModifyVolume",
-                request,
-                timeout=self.settings.timeout,
-                subject=f"pv/{volume.name}",
-            )
+            await self.call("ControllerModifyVolume", request, volume)
         except CallError as error:
             return await self._judge(claim, target.name, error)
         await self._complete(claim, volume, target.name)
 
     async def _complete(self, claim: PersistentVolumeClaim, volume: PersistentVolume, target: str) -> None:
         self._settled.discard(claim.uid)
-        self._slow.pop(claim.uid, None)
+        self.soon(claim)
         with trace.span(COMPONENT, "modified", f"pvc/{claim.key}", target=target):
-            spec = {"spec": {"volumeAttributesClassName": target}}
-            await self.client.patch(
-                PersistentVolume, volume.name, strategic=spec, uid=volume.uid, missing_ok=True
-            )
+            await self.tell_volume(volume, {"spec": {"volumeAttributesClassName": target}})
             status = {
                 "currentVolumeAttributesClassName": target,
                 "modifyVolumeStatus": None,
                 "conditions": resizing.conditions(claim, drop=(MODIFYING, MODIFY_ERROR)),
             }
-            await self._patch(claim, status)
+            await self.tell_claim(claim, {"status": status})
         self.events.normal(
             claim,
             "VolumeModifySuccessful",
@@ -202,27 +173,13 @@ class Modifications(Controller[str]):
             _condition(MODIFYING, progress),
             _condition(MODIFY_ERROR, error.message, error.code.spoken),
         ]
-        status = {"status": Status.INFEASIBLE if infeasible else Status.IN_PROGRESS}
-        await self._patch(
-            claim, {"modifyVolumeStatus": status, "conditions": resizing.conditions(claim, told)}
-        )
+        reached = {"status": Status.INFEASIBLE if infeasible else Status.IN_PROGRESS}
+        status = {"modifyVolumeStatus": reached, "conditions": resizing.conditions(claim, told)}
+        await self.tell_claim(claim, {"status": status})
         self.events.warning(claim, "VolumeModifyFailed", why)
         if not infeasible:
             raise Refused(why) from error
-        pause = self.settings.retry_interval_max
-        self._slow[claim.uid] = clock.now() + pause
-        self.queue.later(claim.key, pause, why)
-
-    async def _patch(self, claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> None:
-        await self.client.patch(
-            PersistentVolumeClaim,
-            claim.name,
-            claim.namespace,
-            strategic={"status": status},
-            subresource="status",
-            uid=claim.uid,
-            missing_ok=True,
-        )
+        self.slowly(claim, why)
 
 
 def _condition(type: str, message: str, reason: str = "") -> dict[str, Any]:

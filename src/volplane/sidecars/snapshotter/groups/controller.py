@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, assert_never
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeGroupSnapshotContent
-from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
@@ -16,7 +13,7 @@ from volplane.loops.controller import Refused
 from volplane.loops.events import Recorder
 from volplane.rules import groups, snapshots
 from volplane.sidecars import Driver, secrets
-from volplane.sidecars.snapshotter.asking import Asker, quoted
+from volplane.sidecars.snapshotter.asking import Asker, nanoseconds, quoted
 from volplane.sidecars.snapshotter.groups import plan as plans
 from volplane.sidecars.snapshotter.groups.plan import Delete, Fail, Look, Release, Take, Unmark
 from volplane.sidecars.snapshotter.settings import Settings
@@ -99,7 +96,11 @@ class GroupContents(Asker):
             return await self._fail(content, why, first=step.first)
         await self._told(content, reply.group_snapshot)
         await self.mark(content, present=False)
-        self._look_again(content, ready=reply.group_snapshot.ready_to_use)
+        self.look_again(
+            self.contents.get(content.name),
+            f"group snapshot of content {content.name}",
+            ready=reply.group_snapshot.ready_to_use,
+        )
 
     async def _look(self, content: VolumeGroupSnapshotContent, step: Look) -> None:
         try:
@@ -112,14 +113,11 @@ class GroupContents(Asker):
         except (CallError, Refused) as error:
             return await self._fail(content, str(error), first=False)
         await self._told(content, reply.group_snapshot)
-        self._look_again(content, ready=reply.group_snapshot.ready_to_use)
-
-    def _look_again(self, content: VolumeGroupSnapshotContent, *, ready: bool) -> None:
-        current = self.contents.get(content.name)
-        if current is not None and current.is_deleting:
-            return self.queue.add(content.name)
-        if not ready:
-            raise Refused(f"group snapshot of content {content.name} is not ready to use yet")
+        self.look_again(
+            self.contents.get(content.name),
+            f"group snapshot of content {content.name}",
+            ready=reply.group_snapshot.ready_to_use,
+        )
 
     async def _told(self, content: VolumeGroupSnapshotContent, group: v1.VolumeGroupSnapshot) -> None:
         now = content.status
@@ -127,7 +125,7 @@ class GroupContents(Asker):
         if now is None or now.volume_group_snapshot_handle is None:
             status["volumeGroupSnapshotHandle"] = group.group_snapshot_id
         if now is None or now.creation_time is None:
-            status["creationTime"] = snapshots.stamp(_nanoseconds(group.creation_time))
+            status["creationTime"] = snapshots.stamp(nanoseconds(group.creation_time))
         if content.spec.source.volume_handles:
             status["volumeSnapshotInfoList"] = [_info(snapshot) for snapshot in group.snapshots]
         if group.ready_to_use and now is not None and now.error is not None:
@@ -162,13 +160,7 @@ def _info(snapshot: v1.Snapshot) -> dict[str, Any]:
     return {
         "volumeHandle": snapshot.source_volume_id,
         "snapshotHandle": snapshot.snapshot_id,
-        "creationTime": _nanoseconds(snapshot.creation_time),
+        "creationTime": nanoseconds(snapshot.creation_time),
         "readyToUse": snapshot.ready_to_use,
         "restoreSize": snapshot.size_bytes,
     }
-
-
-def _nanoseconds(told: Timestamp) -> int:
-    if told.seconds or told.nanos:
-        return int(told.seconds * 1_000_000_000 + told.nanos)
-    return int(clock.wall().timestamp() * 1_000_000_000)

@@ -1,4 +1,4 @@
-"""Builds the upstream programs that the tests run against, outside the repository.
+"""Builds the upstream programs that the tests run against, and keeps manifests, outside the repository.
 
     python tools/peers.py [--cache DIR] [name … | all]
 
@@ -7,7 +7,7 @@ installed from PyPI's packages, checked against a lock with hashes, into
 `DIR/peers/<name>-<version>`; `DIR/bin/<name>` points at it, so that a version bumped in the table below is
 built anew. A program that cannot be built leaves `<name>-<version>.failed` with the reason, which the tests
 that need it show when they skip. What upstream ships beside the program (roles, custom resource definitions)
-is kept in `DIR/peers/<name>-<version>.deploy`.
+is kept in `DIR/peers/<name>-<version>.deploy`; of some there are only such manifests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Peer(NamedTuple):
     name: str
     module: str
     version: str
-    package: str  # inside the module; "" = `main` below
+    package: str = ""  # inside the module; "" = `main` below, or no program at all
     replace: tuple[tuple[str, str], ...] = ()  # modules whose source the module's archive does not carry
     deploy: tuple[tuple[str, str], ...] = ()  # (module, directory) to keep: "" is the peer's own module
     main: str = ""
@@ -43,6 +43,10 @@ class Peer(NamedTuple):
     staged: bool = False  # a part of Kubernetes itself, whose libraries lie beside it and are published apart
     optional: bool = False  # built when asked for: it takes longer than every run of the tests can wait
     lock: str = ""  # a program in Python: the packages to install it from, in a file beside this one
+
+    @property
+    def is_program(self) -> bool:
+        return bool(self.package or self.main or self.lock)
 
 
 # kubectl's own main lies in a module that cannot be built by itself: this is all of it that matters.
@@ -111,7 +115,6 @@ PEERS = (
         "kubectl",
         "k8s.io/kubectl",
         f"v0.{KUBERNETES}",
-        "",
         main=KUBECTL,
         variable="k8s.io/component-base/version.gitVersion",
     ),
@@ -124,7 +127,16 @@ PEERS = (
         staged=True,
         optional=True,
     ),
-    Peer("moto_server", "moto", "5.2.5", "", lock="moto.lock"),
+    Peer("moto_server", "moto", "5.2.5", lock="moto.lock"),
+    # Databases as others deploy them. Later versions of the first have an image that may not write to a fresh
+    # disk, as the set names no fsGroup; later ones of the second have no database.
+    Peer("postgresql-manifests", "github.com/tektoncd/results", "v0.4.0", deploy=(("", "config"),)),
+    Peer(
+        "redis-manifests",
+        "k8s.io/kubernetes",
+        "v1.20.0",
+        deploy=(("", "test/e2e/testing-manifests/statefulset/redis"),),
+    ),
 )
 
 
@@ -188,9 +200,14 @@ def deployed(cache: Path, peer: Peer) -> Path:
 
 
 def is_built(cache: Path, peer: Peer) -> bool:
+    return (not peer.deploy or deployed(cache, peer).is_dir()) and (
+        not peer.is_program or _is_linked(cache, peer)
+    )
+
+
+def _is_linked(cache: Path, peer: Peer) -> bool:
     link = cache / "bin" / peer.name
-    made = link.is_symlink() and link.resolve() == program(cache, peer).resolve() and link.exists()
-    return made and (not peer.deploy or deployed(cache, peer).is_dir())
+    return link.is_symlink() and link.resolve() == program(cache, peer).resolve() and link.exists()
 
 
 # --- one build
@@ -202,7 +219,7 @@ def build(cache: Path, peer: Peer) -> None:
         _install(made(cache, peer), peer)
     elif shutil.which("go") is None:
         raise Failed("there is no go command on PATH")
-    elif not target.exists():
+    elif peer.is_program and not target.exists():
         with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as place:
             source = Path(place) / "source"
             _sources(peer, source)
@@ -212,9 +229,10 @@ def build(cache: Path, peer: Peer) -> None:
     elif peer.deploy and not deployed(cache, peer).is_dir():
         _keep_manifests(cache, peer)
     failure(cache, peer).unlink(missing_ok=True)
-    fresh = cache / "bin" / f".{peer.name}.{os.getpid()}"
-    fresh.symlink_to(Path("..") / target.relative_to(cache))
-    os.replace(fresh, cache / "bin" / peer.name)
+    if peer.is_program:
+        fresh = cache / "bin" / f".{peer.name}.{os.getpid()}"
+        fresh.symlink_to(Path("..") / target.relative_to(cache))
+        os.replace(fresh, cache / "bin" / peer.name)
 
 
 def _install(place: Path, peer: Peer) -> None:
@@ -268,14 +286,16 @@ def _staged(peer: Peer) -> list[str]:
 
 
 def _keep_manifests(cache: Path, peer: Peer) -> None:
-    place = deployed(cache, peer)
-    shutil.rmtree(place, ignore_errors=True)
-    for module, directory in peer.deploy:
-        source = _download(module or f"{peer.module}@{peer.version}") / directory
-        for file in (f for f in source.rglob("*.yaml") if f.is_file()):
-            kept = place / directory / file.relative_to(source)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, kept)
+    """All of them or none: whoever is interrupted leaves nothing that looks whole."""
+    with tempfile.TemporaryDirectory(prefix="manifests-", dir=cache) as place:
+        for module, directory in peer.deploy:
+            source = _download(module or f"{peer.module}@{peer.version}") / directory
+            for file in (f for f in source.rglob("*.yaml") if f.is_file()):
+                kept = Path(place) / "kept" / directory / file.relative_to(source)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, kept)
+        shutil.rmtree(deployed(cache, peer), ignore_errors=True)
+        os.replace(f"{place}/kept", deployed(cache, peer))
 
 
 def _download(module: str) -> Path:

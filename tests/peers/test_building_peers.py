@@ -54,12 +54,41 @@ def test_what_is_built_stays_until_its_version_is_bumped(tmp_path: Path) -> None
     assert not builds.is_built(tmp_path, PEER._replace(version="v1.0.1"))
 
 
+# A go command whose proxy has one module, with a directory of manifests.
+GO_WITH_A_MODULE = """#!/bin/sh
+test "$4" = example.invalid/manifests@v1.0.0 || exit 1
+printf '{"Dir": "%s"}' "$(dirname "$0")/module"
+"""
+
+
+def test_of_some_peers_only_the_manifests_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "tools" / "module" / "config"
+    config.mkdir(parents=True)
+    (config / "set.yaml").write_text("kind: StatefulSet\n")
+    (config / "readme.txt").write_text("no manifest")
+    go = tmp_path / "tools" / "go"
+    go.write_text(GO_WITH_A_MODULE)
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{go.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(builds, "CACHE", tmp_path / "cache")
+    manifests = builds.Peer("manifests", "example.invalid/manifests", "v1.0.0", deploy=(("", "config"),))
+    monkeypatch.setitem(peers.BUILT, "manifests", manifests)
+    assert peers.find("manifests") is None
+    builds.build_missing(builds.CACHE, [manifests])
+    assert builds.is_built(builds.CACHE, manifests)
+    assert [file.read_text() for file in peers.manifests("manifests", "*.*")] == ["kind: StatefulSet\n"]
+    assert peers.find("manifests") == str(builds.deployed(builds.CACHE, manifests))
+    assert list((builds.CACHE / "bin").iterdir()) == []
+    assert not builds.is_built(builds.CACHE, manifests._replace(version="v1.0.1"))
+
+
 def test_a_peer_that_ci_builds_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     assert not peers.must_be_there("csi-provisioner")
     monkeypatch.setenv("CI", "true")
     assert peers.must_be_there("csi-provisioner")
     assert peers.must_be_there("kubectl")
+    assert peers.must_be_there("postgresql-manifests")
     assert not peers.must_be_there("csi-attacher")  # nobody builds it: it is found or it is not
     assert not peers.must_be_there("kube-scheduler")  # built when it is asked for
 

@@ -26,6 +26,9 @@ FOUND = {
 
 def find(name: str) -> str | None:
     """Where a peer is: the version that the table names before any other."""
+    if name in BUILT and not BUILT[name].is_program:
+        kept = builds.deployed(builds.CACHE, BUILT[name])
+        return str(kept) if kept.is_dir() else None
     return shutil.which(name, path=str(BIN)) or shutil.which(name)
 
 

@@ -156,7 +156,11 @@ class Up:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except Stuck:
+            self.remove()  # whoever never got in does not get out either
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.remove()

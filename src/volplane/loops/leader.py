@@ -1,9 +1,11 @@
 """One of several does the work: leader election on a Lease, in a way client-go's electors share.
 
 Whether the holder is alive is judged by our own clock since its record last changed, never by the stamps
-inside. A waiting candidate watches the lease, so that a release is seen at once; where watching is not
-allowed, it looks every `retry` seconds as others do. The subtle thing: an identity that is stable over
-restarts takes its own lease back at once.
+inside. A waiting candidate watches the lease: it hears of each renewal when it is written and tries at the
+very moment the last one runs out, so that it leads one lease period after the holder's end at the latest; a
+release it takes at once. Where watching is not allowed, it looks every `retry` seconds as others do. As the
+next one is that quick, a holder who cannot renew stops before its lease runs out. The subtle thing: an
+identity that is stable over restarts takes its own lease back at once.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from volplane.api.errors import AlreadyExists, APIError, Conflict
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
 from volplane.client.client import Client
+from volplane.client.transport import ChangeType
 from volplane.loops.events import Recorder
 
 log = logging.getLogger(__name__)
@@ -28,6 +31,7 @@ log = logging.getLogger(__name__)
 JITTER = 1.2
 CALL = 5.0  # seconds that one request may take
 RELEASE = 2.0  # seconds that a leaving leader gives the release
+FIRM = 0.9  # of its lease: who could not renew by then stops working, before anybody else may begin
 
 
 class LeaseLost(Exception):
@@ -128,8 +132,10 @@ class _Elector:
         self.duration, self.renew, self.retry, self.labels = duration, renew, retry, labels
         self.lost = False
         self._held: Lease | None = None
+        self._renewed_at = 0.0  # when the last renewal that came through was asked for
         self._seen: LeaseSpec | None = None  # the record as last observed,
         self._seen_at = 0.0  # and when it last changed
+        self._watching = False  # whether every change of it comes by itself
 
     @property
     def held(self) -> Lease:
@@ -137,47 +143,74 @@ class _Elector:
         return self._held
 
     async def acquire(self) -> None:
-        changed = asyncio.Event()
-        watcher = asyncio.create_task(self._watch(changed), name=f"lease {self.name}")
+        turn = asyncio.Event()
+        watcher = asyncio.create_task(self._watch(turn), name=f"lease {self.name}")
         try:
-            while not await self._try():
-                changed.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._patience()):
-                        await changed.wait()
+            while True:
+                turn.clear()
+                if await self._try():
+                    return
+                await self._wait(turn)
         finally:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
 
+    async def _wait(self, turn: asyncio.Event) -> None:
+        """Until a try may succeed, or it is time to look."""
+        while not turn.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience()):
+                    await turn.wait()
+            if not self._watching or clock.now() >= self._expires():
+                return
+
     def _patience(self) -> float:
-        """Until the next look: the holder's end if that is near, the usual period otherwise."""
-        usual = self.retry * random.uniform(1.0, JITTER)
+        """Until the holder's end as far as it is known; who hears of nothing looks more often."""
         left = self._expires() - clock.now()
+        if left > 0 and self._watching:
+            return left
+        usual = self.retry * random.uniform(1.0, JITTER)
         return min(usual, left) if left > 0 else usual
 
     def _expires(self) -> float:
         seconds = (self._seen.lease_duration_seconds if self._seen else None) or self.duration
         return self._seen_at + seconds
 
-    async def _watch(self, changed: asyncio.Event) -> None:
+    async def _watch(self, turn: asyncio.Event) -> None:
         while True:
+            began = clock.now()
             with suppress(APIError, TimeoutError):
-                fields = f"metadata.name={self.name}"
-                async for _ in self.client.watch(Lease, self.namespace, fields=fields):
-                    changed.set()
-            await asyncio.sleep(self.retry)
+                await self._listen(turn)
+            # A stream that had its time is followed by the next at once: no renewal may fall in between.
+            await asyncio.sleep(max(0.0, began + self.retry - clock.now()))
+
+    async def _listen(self, turn: asyncio.Event) -> None:
+        try:
+            async for change in self.client.watch(Lease, self.namespace, fields=f"metadata.name={self.name}"):
+                self._watching = True
+                if change.object is None:
+                    continue
+                self._observe(change.object.spec)
+                if change.type is ChangeType.DELETED or not self._is_anothers(change.object.spec):
+                    turn.set()
+        finally:
+            self._watching = False
+            turn.set()
 
     async def keep(self) -> None:
         """Renew until that fails for too long."""
         while True:
             await asyncio.sleep(self.retry)
             try:
-                async with asyncio.timeout(self.renew):
+                async with asyncio.timeout_at(self._deadline()):
                     await self._renew()
             except TimeoutError:
                 self.lost = True
                 log.error("failed to renew lease %s/%s: leader election lost", self.namespace, self.name)
                 raise LeaseLost(f"lease {self.namespace}/{self.name} lost") from None
+
+    def _deadline(self) -> float:
+        return min(clock.now() + self.renew, self._renewed_at + FIRM * self.duration)
 
     async def _renew(self) -> None:
         while True:
@@ -197,16 +230,20 @@ class _Elector:
             return False
 
     async def _take(self) -> bool:
-        lease = self._held or await self.client.find(Lease, self.name, self.namespace)
+        lease = self._held or await self._find()
+        asked = clock.now()
         if lease is None:
             metadata = ObjectMeta(name=self.name, namespace=self.namespace, labels=self.labels)
-            self._keep(await self.client.create(Lease(metadata=metadata, spec=self._record(None))))
+            self._keep(await self.client.create(Lease(metadata=metadata, spec=self._record(None))), asked)
             return True
         self._observe(lease.spec)
         if self._is_anothers(lease.spec):
             return False
-        self._keep(await self.client.update(structs.replace(lease, spec=self._record(lease.spec))))
+        self._keep(await self.client.update(structs.replace(lease, spec=self._record(lease.spec))), asked)
         return True
+
+    async def _find(self) -> Lease | None:
+        return await self.client.find(Lease, self.name, self.namespace)
 
     def _is_anothers(self, spec: LeaseSpec) -> bool:
         holder = spec.holder_identity or ""
@@ -216,8 +253,8 @@ class _Elector:
         if spec != self._seen:
             self._seen, self._seen_at = spec, clock.now()
 
-    def _keep(self, lease: Lease) -> None:
-        self._held = lease
+    def _keep(self, lease: Lease, asked: float) -> None:
+        self._held, self._renewed_at = lease, asked
         self._observe(lease.spec)
 
     def _record(self, before: LeaseSpec | None) -> LeaseSpec:
@@ -234,14 +271,23 @@ class _Elector:
 
     async def release(self) -> None:
         """Let the next one in without waiting. Best effort: a lease not given back runs out."""
-        if self._held is None:
-            return
-        now = clock.microstamp()
-        spec = structs.replace(
-            self._held.spec, holder_identity="", lease_duration_seconds=1, renew_time=now, acquire_time=now
-        )
         try:
             async with asyncio.timeout(RELEASE):
-                await self.client.update(structs.replace(self._held, spec=spec))
+                await self._give_back()
         except (APIError, TimeoutError) as error:
             log.warning("lease %s/%s not released: %s", self.namespace, self.name, error)
+
+    async def _give_back(self) -> None:
+        if self._held is not None:
+            with suppress(Conflict):  # a renewal that was cut short has come through nevertheless
+                return await self._empty(self._held)
+        lease = await self._find()
+        if lease is not None and lease.spec.holder_identity == self.identity:
+            await self._empty(lease)
+
+    async def _empty(self, lease: Lease) -> None:
+        now = clock.microstamp()
+        spec = structs.replace(
+            lease.spec, holder_identity="", lease_duration_seconds=1, renew_time=now, acquire_time=now
+        )
+        await self.client.update(structs.replace(lease, spec=spec))

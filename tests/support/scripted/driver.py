@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from google.protobuf.message import Message
 from tests.support.scripted.outcomes import Break, Delay, Fail, Hold, Lose, Outcome, decode, encode
 from tests.support.scripted.state import State
 from volplane import sdk
+from volplane.base import clock
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 
@@ -35,6 +37,7 @@ class Driver(sdk.Driver):
         super().__init__(name)
         self.state = State(directory)
         self.calls: list[tuple[str, Any]] = []
+        self._moments: list[tuple[str, float]] = []  # when each of them came
         self.violations = 0
         self.answers: int | None = None  # bytes that a new volume is said to have, if not as asked
         self.zones: tuple[str, ...] = ()  # where new volumes end up; (): the first preferred place
@@ -76,6 +79,13 @@ class Driver(sdk.Driver):
     def called(self, method: str) -> list[Any]:
         return [request for name, request in self.calls if name == method]
 
+    def pauses(self, method: str) -> list[float]:
+        """Seconds between one call of the method and the next, by the driver's own clock."""
+        return [later - earlier for earlier, later in pairwise(self.moments(method))]
+
+    def moments(self, method: str) -> list[float]:
+        return [moment for name, moment in self._moments if name == method]
+
     # --- how every call goes
 
     async def _do(self, method: str, request: Message, work: Callable[[], Message]) -> Any:
@@ -100,6 +110,7 @@ class Driver(sdk.Driver):
 
     def _record(self, method: str, request: Message) -> None:
         self.calls.append((method, request))
+        self._moments.append((method, clock.now()))
         if self.state.directory is not None:
             line = json.dumps({"method": method, "request": json_format.MessageToDict(request)})
             with (self.state.directory / "calls").open("a") as file:

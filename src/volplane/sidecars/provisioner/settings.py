@@ -1,12 +1,19 @@
 """The provisioner's flags, under upstream's names and with its defaults; client-side request limits are
-off.
+off. Upstream's five minutes after an infeasible error have no flag; ours is `--infeasible-retry-interval`.
 """
+
+from typing import Annotated
+
+from msgspec import Meta
 
 from volplane.sidecars import Common
 
 
 class Settings(Common, frozen=True, kw_only=True):
     timeout: float = 10.0
+    infeasible_retry_interval: Annotated[
+        float, Meta(description="how long a driver that called the arguments wrong is not asked again")
+    ] = 300.0
     worker_threads: int = 100
     volume_name_prefix: str = "pvc"
     volume_name_uuid_length: int = -1

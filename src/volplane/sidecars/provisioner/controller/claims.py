@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "csi-provisioner"
 SAVING = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
-INFEASIBLE = 300.0  # seconds without a call after the driver called the arguments wrong
 PATIENCE = 5.0  # seconds that the end of an order stays back while others begin
 BINDING = 0.5  # seconds that the binder has the claim to itself: it writes over the very version it has seen
 
@@ -307,14 +306,15 @@ class Claims(Controller[str]):
         if kind is Provisioning.INFEASIBLE:
             delayed = "Volume provisioning failed with infeasible error. Retries will be delayed."
             self.events.warning(claim, "ProvisioningFailed", f"{delayed} {error}")
-            self._infeasible[claim.uid] = (order.class_uid, clock.now() + INFEASIBLE)
+            until = clock.now() + self.settings.infeasible_retry_interval
+            self._infeasible[claim.uid] = (order.class_uid, until)
         else:
             self._say_failed(claim, order.storage_class, str(error))
         await self._settle(claim)
         if not self._is_wanted(claim):
             self._infeasible.pop(claim.uid, None)
         elif kind is Provisioning.INFEASIBLE:
-            self.queue.later(claim.key, INFEASIBLE, str(error))
+            self.queue.later(claim.key, self.settings.infeasible_retry_interval, str(error))
         else:
             raise Refused(str(error)) from error
 

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.contract.provisioning.stage import is_virtual
+from tests.contract.provisioning.stage import GRAIN, QUICK_RETRIES, is_virtual, rest
 from tests.controllers.objects import claim as claim_of
 from tests.controllers.objects import storage_class
 from tests.loops.inprocess import running, until, world
@@ -131,6 +131,19 @@ class Stage:
         claim: PersistentVolumeClaim = await self.until(found)
         return claim
 
+    async def rest(self, seconds: float) -> None:
+        await rest(seconds)
+
+    async def called(self, method: str, times: int, *, pause: float) -> None:
+        """Until the driver was called so often; each of these calls came at least a pause after the last."""
+        await asyncio.sleep(pause * (times - 1))
+
+        async def enough() -> bool:
+            return len(self.driver.called(method)) >= times
+
+        await self.until(enough)
+        assert min(self.driver.pauses(method)[: times - 1]) > pause - GRAIN
+
     async def gone(self, type: type[T], name: str, namespace: str = "") -> None:
         async def is_gone() -> bool:
             return await self.client.find(type, name, namespace) is None
@@ -201,9 +214,10 @@ async def _furnished(stage: Stage, mode: str, *, snapshots: bool) -> AsyncIterat
         await stage.client.create(definition)
     made = storage_class("fast", mode, provisioner=scripted.NAME, allowVolumeExpansion=True)
     await stage.client.create(made)
+    pauses = {} if is_virtual() else QUICK_RETRIES
     async with (
         stage.controllers(Binder, ClaimProtection, VolumeProtection),
-        stage.sidecar(provisioner.run, provisioner.Settings(), "csi-provisioner"),
+        stage.sidecar(provisioner.run, provisioner.Settings(**pauses), "csi-provisioner"),
     ):
         yield stage
 

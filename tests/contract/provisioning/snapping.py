@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
-from tests.contract.provisioning.scene import Stage, real, virtual
+from tests.contract.provisioning.scene import Stage, played
+from tests.contract.provisioning.stage import is_virtual
 from tests.controllers.objects import claim
 from tests.support import scripted
 from volplane.api import codec
@@ -40,18 +41,14 @@ async def roles(
 
 
 @asynccontextmanager
-async def on_socket(*features: str, sidecar: Settings = NONE) -> AsyncIterator[Stage]:
-    async with real("snapshots", *features) as stage:
-        await snapshot_class(stage)
-        async with roles(stage, controller=QUICK, sidecar={**QUICK, **sidecar}):
-            yield stage
-
-
-@asynccontextmanager
-async def in_memory(*features: str, policy: str = "Delete", **more: Any) -> AsyncIterator[Stage]:
-    async with virtual("snapshots", *features) as stage:
+async def snapshotting(
+    *features: str, policy: str = "Delete", controller: Settings = NONE, sidecar: Settings = NONE
+) -> AsyncIterator[Stage]:
+    """Both at work, and the class `snaps`. Where time is real, a retry comes soon."""
+    pauses = {} if is_virtual() else QUICK
+    async with played("snapshots", *features) as stage:
         await snapshot_class(stage, policy=policy)
-        async with roles(stage, **more):
+        async with roles(stage, controller={**pauses, **controller}, sidecar={**pauses, **sidecar}):
             yield stage
 
 
@@ -115,6 +112,17 @@ async def until_snapshot(stage: Stage, test: Any, name: str = "snap") -> VolumeS
 
     snapshot: VolumeSnapshot = await stage.until(found)
     return snapshot
+
+
+async def until_going(stage: Stage, name: str) -> VolumeSnapshotContent:
+    """The content, when it is to go with its snapshot."""
+
+    async def found() -> VolumeSnapshotContent | None:
+        content = await stage.client.get(VolumeSnapshotContent, name)
+        return content if content.is_deleting else None
+
+    content: VolumeSnapshotContent = await stage.until(found)
+    return content
 
 
 async def ready(stage: Stage, name: str = "snap") -> VolumeSnapshot:

@@ -29,6 +29,7 @@ from volplane.rules.binding import is_pair
 from volplane.sidecars import provisioner
 
 PATIENCE = 60.0
+GRAIN = 0.02  # seconds by which a loop's timers are not exact
 SILENCE = 0.3  # seconds of real time in which nothing is to happen
 # Where time is real, a retry comes soon and rounds over everything are frequent.
 QUICK_ROUNDS: Mapping[str, Any] = MappingProxyType({"sync_period": 0.25})
@@ -202,21 +203,26 @@ async def stage(
 
 @asynccontextmanager
 async def provisioning(role: Any, driver: Any, **settings: Any) -> AsyncIterator[None]:
+    async with running(provision(role, driver, **settings)):
+        if is_virtual():
+            await asyncio.sleep(0.1)
+        yield
+
+
+async def provision(role: Any, driver: Any, **settings: Any) -> None:
     """The provisioner beside the driver: in memory where time is virtual, else on a socket."""
     options = {k: settings.pop(k) for k in ("identity", "namespace", "node") if k in settings}
     options = {"identity": "me", **options}
     if is_virtual():
         caller = sdk.Local(driver, component="csi-provisioner")
-        made = provisioner.Settings(**settings)
-        async with running(provisioner.run(role, made, caller=caller, **options)):
-            await asyncio.sleep(0.1)
-            yield
-        await caller.close()
-        return
-    async with scripted.on_socket(driver) as socket:
-        made = provisioner.Settings(csi_address=socket.path, **{**QUICK_RETRIES, **settings})
-        async with running(provisioner.run(role, made, **options)):
-            yield
+        try:
+            await provisioner.run(role, provisioner.Settings(**settings), caller=caller, **options)
+        finally:
+            await caller.close()
+    else:
+        async with scripted.on_socket(driver) as socket:
+            made = provisioner.Settings(csi_address=socket.path, **{**QUICK_RETRIES, **settings})
+            await provisioner.run(role, made, **options)
 
 
 # --- objects

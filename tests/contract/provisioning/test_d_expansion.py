@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.scene import GI, Stage, conditions, real, sizes, virtual
+from tests.contract.provisioning.scene import GI, Stage, conditions, played, real, sizes, virtual
+from tests.contract.provisioning.stage import GRAIN, is_virtual
 from tests.controllers.objects import account, pod
 from tests.support.scripted import Fail, Hold, Lose
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Secret
@@ -18,8 +21,21 @@ from volplane.loops.controller import Unable
 from volplane.rules import resizing
 from volplane.sidecars import resizer
 
-QUICK = resizer.Settings(retry_interval_start=0.05)
+both = pytest.mark.both
+
+QUICK = resizer.Settings(retry_interval_start=0.05, retry_interval_max=0.5)
 WAITING = "Waiting for user to (re-)start a pod to finish file system resize of volume on node."
+
+
+def pauses() -> resizer.Settings:
+    """As they come where time is virtual; else short, by the flags."""
+    return resizer.Settings() if is_virtual() else QUICK
+
+
+@asynccontextmanager
+async def expanding(*features: str) -> AsyncIterator[Stage]:
+    async with played("expand", *features) as stage, stage.sidecar(resizer.run, pauses()):
+        yield stage
 
 
 def at(state: str) -> Any:
@@ -76,12 +92,13 @@ async def test_a_mounted_claim_grows_and_waits_for_its_node() -> None:
         assert asked(stage) == [2 * GI]
 
 
-@pytest.mark.virtual
+@both
 async def test_without_a_pod_it_stays_pending_for_the_node() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with expanding() as stage:
         await stage.bound()
         await stage.ask(size="2Gi")
-        await asyncio.sleep(3600)
+        await stage.until_claim(at("NodeResizePending"))
+        await stage.rest(3600)
         assert sizes(await stage.claim())["state"] == "NodeResizePending"
         assert asked(stage) == [2 * GI]
 
@@ -119,9 +136,9 @@ async def test_a_crash_around_the_call_before_the_volume_is_patched_repeats_it(p
         assert asked(stage) == [2 * GI] * (2 if point.endswith("after") else 1)
 
 
-@pytest.mark.virtual
+@both
 async def test_a_size_out_of_range_is_infeasible_until_the_request_is_lowered() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with expanding() as stage:
         stage.driver.node_expansion = False
         await stage.bound()
         stage.driver.always("ControllerExpandVolume", Fail(Code.OUT_OF_RANGE, "too big"))
@@ -131,10 +148,7 @@ async def test_a_size_out_of_range_is_infeasible_until_the_request_is_lowered() 
         assert conditions(claim)["ControllerResizeError"] == f"failed to expand pvc with {error}"
         told = f'resize volume "{claim.spec.volume_name}" by resizer "test.csi.example.com" failed: {error}'
         assert await stage.said("VolumeResizeFailed") == told
-        await asyncio.sleep(290)
-        assert len(asked(stage)) == 1
-        await asyncio.sleep(20)
-        assert len(asked(stage)) == 2  # --retry-interval-max has passed
+        await stage.called("ControllerExpandVolume", 2, pause=pauses().retry_interval_max)
         with pytest.raises(Invalid, match=r"field can not be less than status\.capacity"):
             await stage.ask(size="1Gi")
         stage.driver.always("ControllerExpandVolume", None)
@@ -153,20 +167,22 @@ async def test_infeasible_waits_as_long_as_its_flag_says() -> None:
         await stage.until_claim(at("ControllerResizeInfeasible"))
         await stage.until_claim(at("NodeResizePending"))
         assert len(asked(stage)) == 2
+        assert stage.driver.pauses("ControllerExpandVolume")[0] > 0.5 - GRAIN
 
 
-@pytest.mark.virtual
+@both
 async def test_an_uncertain_target_is_finished_before_a_smaller_request_counts() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with expanding() as stage:
         stage.driver.node_expansion = False
         await stage.bound()
-        stage.driver.script("ControllerExpandVolume", Lose(Code.DEADLINE_EXCEEDED))
+        stage.driver.script("ControllerExpandVolume", Lose(Code.DEADLINE_EXCEEDED), hold := Hold())
         await stage.ask(size="5Gi")
         await stage.said("VolumeResizeFailed")
         claim = await stage.claim()
         assert (sizes(claim)["state"], sizes(claim)["allocated"]) == ("ControllerResizeInProgress", "5Gi")
         assert "ControllerResizeError" not in conditions(claim)
         await stage.ask(size="3Gi")
+        hold.release()
         claim = await stage.until_claim(settled("5Gi"))
         assert sizes(claim)["request"] == "3Gi"
         assert (await stage.volume()).spec.capacity["storage"] == "5Gi"
@@ -204,15 +220,16 @@ async def test_after_a_restart_an_expansion_in_progress_counts_as_uncertain() ->
         assert asked(stage) == [5 * GI, 5 * GI]
 
 
-@pytest.mark.virtual
+@both
 async def test_an_offline_driver_is_asked_once_and_again_when_the_pod_is_gone() -> None:
-    async with virtual("expand", "offline") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with expanding("offline") as stage:
         await stage.bound()
         await stage.client.create(account())
         await stage.client.create(pod("web", "data", on="worker-1"))
         stage.driver.script("ControllerExpandVolume", Fail(Code.FAILED_PRECONDITION, "in use"))
         await stage.ask(size="2Gi")
-        await asyncio.sleep(1200)
+        await stage.said("VolumeResizeFailed")
+        await stage.rest(1200)
         assert len(asked(stage)) == 1
         assert await stage.said("VolumeResizeFailed") == (
             "Unable to expand default/data because CSI driver test.csi.example.com only supports offline "
@@ -223,15 +240,16 @@ async def test_an_offline_driver_is_asked_once_and_again_when_the_pod_is_gone() 
         assert len(asked(stage)) == 2
 
 
-@pytest.mark.virtual
+@both
 async def test_a_pod_that_ended_does_not_use_the_volume() -> None:
-    async with virtual("expand", "offline") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with expanding("offline") as stage:
         await stage.bound()
         await stage.client.create(account())
         await stage.client.create(pod("web", "data", on="worker-1"))
         stage.driver.script("ControllerExpandVolume", Fail(Code.FAILED_PRECONDITION, "in use"))
         await stage.ask(size="2Gi")
-        await asyncio.sleep(30)
+        await stage.said("VolumeResizeFailed")
+        await stage.rest(30)
         ended = {"status": {"phase": "Succeeded"}}
         await stage.client.patch(Pod, "web", "default", merge=ended, subresource="status")
         await stage.until_claim(at("NodeResizePending"))
@@ -250,14 +268,14 @@ async def test_without_the_flag_an_offline_driver_is_asked_again_and_again() -> 
         assert len(asked(stage)) == 4  # at once, then after 1, 2 and 4 seconds
 
 
-@pytest.mark.virtual
+@both
 async def test_a_request_raised_while_the_node_works_waits_for_the_node() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with expanding() as stage:
         await stage.bound()
         await stage.ask(size="2Gi")
         await stage.until_claim(at("NodeResizePending"))
         await stage.ask(size="3Gi")
-        await asyncio.sleep(1200)
+        await stage.rest(1200)
         assert asked(stage) == [2 * GI]
         await node_finishes(stage)
         claim = await stage.until_claim(
@@ -267,9 +285,9 @@ async def test_a_request_raised_while_the_node_works_waits_for_the_node() -> Non
         assert asked(stage) == [2 * GI, 3 * GI]
 
 
-@pytest.mark.virtual
+@both
 async def test_an_expansion_that_the_node_cannot_do_is_asked_again_and_handed_over_again() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with expanding() as stage:
         await stage.bound()
         await stage.ask(size="2Gi")
         await stage.until_claim(at("NodeResizePending"))
@@ -329,23 +347,23 @@ async def test_the_size_before_is_noted_where_the_gate_is_on_until_the_node_is_d
         assert note not in (await stage.volume()).metadata.annotations
 
 
-@pytest.mark.virtual
+@both
 async def test_failures_come_back_with_doubling_pauses() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings()):
+    async with expanding() as stage:
         await stage.bound()
         stage.driver.always("ControllerExpandVolume", Fail(Code.INTERNAL))
         await stage.ask(size="2Gi")
-        await asyncio.sleep(0.5)
-        assert len(asked(stage)) == 1
-        await asyncio.sleep(7)
-        assert len(asked(stage)) == 4
+        first = pauses().retry_interval_start
+        await stage.called("ControllerExpandVolume", 4, pause=first)
+        for pause, least in zip(stage.driver.pauses("ControllerExpandVolume"), (1, 2, 4), strict=False):
+            assert pause > least * first - GRAIN
         stage.driver.always("ControllerExpandVolume", None)
         await stage.until_claim(at("NodeResizePending"))
 
 
-@pytest.mark.virtual
+@both
 async def test_what_the_user_asks_for_during_a_call_is_next() -> None:
-    async with virtual("expand") as stage, stage.sidecar(resizer.run, resizer.Settings(timeout=60)):
+    async with expanding() as stage:
         stage.driver.node_expansion = False
         await stage.bound()
         stage.driver.script("ControllerExpandVolume", hold := Hold())

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.scene import Stage, conditions, real, virtual
+from tests.contract.provisioning.scene import Stage, conditions, played, real, virtual
+from tests.contract.provisioning.stage import is_virtual
 from tests.support import scripted
 from tests.support.scripted import Fail, Hold, Lose
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Secret
@@ -19,6 +20,10 @@ from volplane.api.storage import VolumeAttributesClass
 from volplane.controllers.protection.controller import AttributesProtection
 from volplane.csi.outcome import Code
 from volplane.sidecars import resizer
+
+both = pytest.mark.both
+
+QUICK = {"retry_interval_start": 0.05, "retry_interval_max": 0.5}
 
 
 async def attributes(stage: Stage, *names: str) -> None:
@@ -32,8 +37,8 @@ async def attributes(stage: Stage, *names: str) -> None:
 
 @asynccontextmanager
 async def modifying(**settings: Any) -> AsyncIterator[Stage]:
-    chosen = resizer.Settings(**settings)
-    async with virtual("modify") as stage, stage.sidecar(resizer.run, chosen):
+    chosen = resizer.Settings(**({} if is_virtual() else QUICK), **settings)
+    async with played("modify") as stage, stage.sidecar(resizer.run, chosen):
         await attributes(stage, "a", "b", "c")
         await stage.bound(volumeAttributesClassName="a")
         await stage.until_claim(reached("a"))
@@ -82,23 +87,23 @@ async def test_another_class_is_asked_of_the_driver_and_told_to_volume_and_claim
         assert dict(request.mutable_parameters) == {"tier": "b"}
 
 
-@pytest.mark.virtual
+@both
 async def test_a_class_that_is_missing_is_waited_for() -> None:
     async with modifying() as stage:
         await stage.ask(attributes="gold")
         await stage.until_claim(lambda c: (s := c.status.modify_volume_status) and s.status == "Pending")
         assert await stage.said("VolumeModifyFailed") == 'VAC "gold" does not exist.'
         assert not (await stage.claim()).status.conditions
-        await asyncio.sleep(1200)
+        await stage.rest(1200)
         assert await stage.count("VolumeModifyFailed") == 1
         await attributes(stage, "gold")
         await stage.until_claim(reached("gold"))
 
 
-@pytest.mark.virtual
+@both
 async def test_an_uncertain_modification_is_brought_to_a_definite_answer_before_another_begins() -> None:
     async with modifying() as stage:
-        stage.driver.script("ControllerModifyVolume", Lose(Code.DEADLINE_EXCEEDED))
+        stage.driver.script("ControllerModifyVolume", Lose(Code.DEADLINE_EXCEEDED), hold := Hold())
         await stage.ask(attributes="b")
         told = await stage.said("VolumeModifyFailed")
         error = "rpc error: code = DeadlineExceeded desc = the reply was lost"
@@ -109,6 +114,7 @@ async def test_an_uncertain_modification_is_brought_to_a_definite_answer_before_
         (failed,) = [c for c in claim.status.conditions if c.type == "ModifyVolumeError"]
         assert (failed.reason, failed.message) == ("DeadlineExceeded", "the reply was lost")
         await stage.ask(attributes="c")
+        hold.release()
         await stage.until_claim(reached("c"))
         assert tiers(stage) == ["b", "b", "c"]
 
@@ -139,20 +145,18 @@ async def test_after_another_final_error_the_next_try_takes_what_is_asked_for_no
         assert tiers(stage) == ["b", "c"]
 
 
-@pytest.mark.virtual
+@both
 async def test_wrong_arguments_are_infeasible_and_retried_slowly_until_the_claim_changes() -> None:
     async with modifying() as stage:
         stage.driver.always("ControllerModifyVolume", Fail(Code.INVALID_ARGUMENT, "no such tier"))
         await stage.ask(attributes="b")
         await stage.until_claim(on_its_way("Infeasible", "b"))
-        await asyncio.sleep(290)
-        assert tiers(stage) == ["b"]
-        await asyncio.sleep(20)
-        assert tiers(stage) == ["b", "b"]
+        longest = 300.0 if is_virtual() else QUICK["retry_interval_max"]
+        await stage.called("ControllerModifyVolume", 2, pause=longest)
         stage.driver.always("ControllerModifyVolume", None)
         await stage.ask(attributes="c")
         await stage.until_claim(reached("c"))
-        assert tiers(stage) == ["b", "b", "c"]
+        assert (tiers(stage)[0], tiers(stage)[-1]) == ("b", "c")
 
 
 @pytest.mark.virtual
@@ -212,14 +216,14 @@ async def test_with_its_gate_off_nothing_is_modified() -> None:
         assert tiers(stage) == []
 
 
-@pytest.mark.virtual
+@both
 async def test_a_class_in_use_that_is_deleted_is_held_until_nothing_refers_to_it() -> None:
     async with modifying() as stage, stage.controllers(AttributesProtection):
         stage.driver.script("ControllerModifyVolume", hold := Hold())
         await stage.ask(attributes="b")
         await hold.reached.wait()
         await stage.client.delete(VolumeAttributesClass, "a")
-        await asyncio.sleep(60)
+        await stage.rest(60)
         assert (await stage.client.get(VolumeAttributesClass, "a")).is_deleting
         hold.release()
         await stage.until_claim(reached("b"))
@@ -227,7 +231,7 @@ async def test_a_class_in_use_that_is_deleted_is_held_until_nothing_refers_to_it
         await stage.client.delete(VolumeAttributesClass, "b")
         await stage.client.delete(VolumeAttributesClass, "c")  # nobody's
         await stage.gone(VolumeAttributesClass, "c")
-        await asyncio.sleep(60)
+        await stage.rest(60)
         assert (await stage.client.get(VolumeAttributesClass, "b")).is_deleting
         await stage.client.delete(PersistentVolumeClaim, "data", "default")
         await stage.gone(VolumeAttributesClass, "b")

@@ -6,23 +6,23 @@ import asyncio
 
 import pytest
 
-from tests.contract.provisioning.scene import virtual
+from tests.contract.provisioning.scene import played
 from tests.contract.provisioning.snapping import (
     adopt,
     content_of,
     drop,
     given,
     gone,
-    in_memory,
-    on_socket,
     ready,
     restore,
     snapshot_class,
+    snapshotting,
     take,
+    until_going,
     until_snapshot,
     wish,
 )
-from tests.support.scripted import Fail, Hold, Lose
+from tests.support.scripted import Delay, Fail, Hold, Lose
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.controllers.snapshot.controller import Snapshots
@@ -30,22 +30,24 @@ from volplane.csi.outcome import Code
 from volplane.rules import snapshots
 from volplane.sidecars import snapshotter
 
+both = pytest.mark.both
 
-@pytest.mark.virtual
+
+@both
 async def test_a_snapshot_whose_taking_timed_out_is_found_again_before_it_goes() -> None:
-    async with in_memory() as stage:
-        stage.driver.script("CreateSnapshot", Lose(Code.DEADLINE_EXCEEDED), Fail(Code.UNAVAILABLE))
+    async with snapshotting() as stage:
+        hold = Hold(then=Fail(Code.UNAVAILABLE))
+        stage.driver.script("CreateSnapshot", Lose(Code.DEADLINE_EXCEEDED), hold)
         await stage.bound()
         made = await take(stage)
         name = snapshots.content_name(made)
         await stage.said("SnapshotCreationFailed", name)
         await drop(stage)
-        await asyncio.sleep(0.5)
-        content = await stage.client.get(VolumeSnapshotContent, name)
-        assert content.is_deleting
+        content = await until_going(stage, name)
         assert content.metadata.annotations[snapshots.BEING_CREATED] == "yes"
         assert content.metadata.annotations[snapshots.BEING_DELETED] == "yes"
         assert len(stage.driver.snapshots) == 1
+        hold.release()
         await gone(stage)
         await stage.gone(VolumeSnapshotContent, name)
         assert stage.driver.snapshots == {}
@@ -55,17 +57,16 @@ async def test_a_snapshot_whose_taking_timed_out_is_found_again_before_it_goes()
         assert snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers
 
 
-@pytest.mark.virtual
+@both
 async def test_a_snapshot_deleted_before_the_sidecar_saw_it_goes_without_a_call() -> None:
-    async with virtual("snapshots") as stage, stage.controllers(Snapshots):
+    async with played("snapshots") as stage, stage.controllers(Snapshots):
         await snapshot_class(stage)
         await stage.bound()
         made = await take(stage)
         name = snapshots.content_name(made)
         await until_snapshot(stage, snapshots.bound_name)
         await drop(stage)
-        await asyncio.sleep(1)
-        assert (await stage.client.get(VolumeSnapshotContent, name)).is_deleting
+        await until_going(stage, name)
         async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
             await gone(stage)
             await stage.gone(VolumeSnapshotContent, name)
@@ -73,15 +74,15 @@ async def test_a_snapshot_deleted_before_the_sidecar_saw_it_goes_without_a_call(
         assert stage.driver.called("DeleteSnapshot") == []
 
 
-@pytest.mark.virtual
+@both
 async def test_the_source_claim_is_held_until_the_snapshot_is_ready() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         stage.driver.script("CreateSnapshot", hold := Hold())
         await stage.bound()
         await take(stage)
         await hold.reached.wait()
         await stage.client.delete(PersistentVolumeClaim, "data", "default")
-        await asyncio.sleep(30)
+        await stage.rest(30)
         assert snapshots.CLAIM_AS_SOURCE in (await stage.claim()).metadata.finalizers
         assert stage.driver.called("DeleteVolume") == []
         hold.release()
@@ -91,7 +92,7 @@ async def test_the_source_claim_is_held_until_the_snapshot_is_ready() -> None:
 
 @pytest.mark.virtual
 async def test_a_claim_that_is_going_gives_no_snapshot() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         held = {"metadata": {"finalizers": ["example.com/hold"]}}
         await stage.client.patch(PersistentVolumeClaim, "data", "default", strategic=held)
@@ -102,9 +103,9 @@ async def test_a_claim_that_is_going_gives_no_snapshot() -> None:
         assert stage.driver.called("CreateSnapshot") == []
 
 
-@pytest.mark.virtual
+@both
 async def test_retain_keeps_the_content_and_it_can_be_imported_again() -> None:
-    async with in_memory("list-snapshots", policy="Retain") as stage:
+    async with snapshotting("list-snapshots", policy="Retain") as stage:
         await stage.bound()
         made = await take(stage)
         snapshot = await ready(stage)
@@ -129,14 +130,14 @@ async def test_retain_keeps_the_content_and_it_can_be_imported_again() -> None:
         assert len(stage.driver.snapshots) == 1
 
 
-@pytest.mark.virtual
+@both
 async def test_a_content_deleted_while_its_snapshot_lives_stays() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         await take(stage)
         name = snapshots.bound_name(await ready(stage))
         await stage.client.delete(VolumeSnapshotContent, name)
-        await asyncio.sleep(1200)
+        await stage.rest(1200)
         assert (await stage.client.get(VolumeSnapshotContent, name)).is_deleting
         assert stage.driver.called("DeleteSnapshot") == []
         await drop(stage)
@@ -144,11 +145,11 @@ async def test_a_content_deleted_while_its_snapshot_lives_stays() -> None:
         assert stage.driver.snapshots == {}
 
 
-@pytest.mark.virtual
+@both
 async def test_a_content_whose_snapshot_is_missing_is_never_deleted() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await given(stage, "snap-known", uid="long-gone")
-        await asyncio.sleep(3600)
+        await stage.rest(3600)
         content = await stage.client.get(VolumeSnapshotContent, "given")
         assert not content.is_deleting
         assert stage.driver.called("DeleteSnapshot") == []
@@ -156,16 +157,16 @@ async def test_a_content_whose_snapshot_is_missing_is_never_deleted() -> None:
 
 @pytest.mark.virtual
 async def test_a_given_content_nobody_named_goes_with_its_policy() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await given(stage, "snap-known")
         await asyncio.sleep(5)
         await stage.client.delete(VolumeSnapshotContent, "given")
         await stage.gone(VolumeSnapshotContent, "given")
 
 
-@pytest.mark.virtual
+@both
 async def test_a_deletion_that_fails_is_told_and_repeated() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         made = await take(stage)
         await ready(stage)
@@ -178,7 +179,7 @@ async def test_a_deletion_that_fails_is_told_and_repeated() -> None:
 
 
 async def test_a_snapshot_is_restored_into_a_new_claim() -> None:
-    async with on_socket() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         await take(stage)
         content = await content_of(stage, await ready(stage))
@@ -188,9 +189,9 @@ async def test_a_snapshot_is_restored_into_a_new_claim() -> None:
         assert request.volume_content_source.snapshot.snapshot_id == content.status.snapshot_handle
 
 
-@pytest.mark.virtual
+@both
 async def test_a_restore_smaller_than_the_snapshot_is_refused() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound(size="2Gi")
         await take(stage)
         await ready(stage)
@@ -201,20 +202,23 @@ async def test_a_restore_smaller_than_the_snapshot_is_refused() -> None:
         await stage.until_claim(lambda c: c.status.phase == "Bound", "fits")
 
 
-@pytest.mark.virtual
+@both
 async def test_a_restore_of_a_snapshot_that_is_not_ready_is_tried_until_it_is() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         stage.driver.ready_after = 3
+        stage.driver.script("CreateSnapshot", Delay(0), hold := Hold())
         await stage.bound()
         await take(stage)
+        await hold.reached.wait()
         await wish(stage)
         await stage.said("ProvisioningFailed", "copy")
+        hold.release()
         await stage.until_claim(lambda c: c.status.phase == "Bound", "copy")
 
 
-@pytest.mark.virtual
+@both
 async def test_a_block_volumes_snapshot_becomes_no_file_system_without_leave() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound(volumeMode="Block")
         await take(stage)
         content = await content_of(stage, await ready(stage))
@@ -228,9 +232,9 @@ async def test_a_block_volumes_snapshot_becomes_no_file_system_without_leave() -
         await stage.until_claim(lambda c: c.status.phase == "Bound", "copy")
 
 
-@pytest.mark.virtual
+@both
 async def test_a_snapshot_deleted_during_a_restore_waits_for_the_claim_to_be_bound() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         await take(stage)
         await ready(stage)
@@ -240,7 +244,7 @@ async def test_a_snapshot_deleted_during_a_restore_waits_for_the_claim_to_be_bou
         await drop(stage)
         told = await stage.said("SnapshotDeletePending", "snap")
         assert told == "Snapshot is being used to restore a PVC"
-        await asyncio.sleep(5)
+        await stage.rest(5)
         assert stage.driver.called("DeleteSnapshot") == []
         hold.release()
         await stage.until_claim(lambda c: c.status.phase == "Bound", "copy")
@@ -250,7 +254,7 @@ async def test_a_snapshot_deleted_during_a_restore_waits_for_the_claim_to_be_bou
 
 @pytest.mark.virtual
 async def test_a_claim_is_not_held_for_a_snapshot_that_was_taken_away_by_force() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         stage.driver.script("CreateSnapshot", hold := Hold())
         await stage.bound()
         await take(stage)
@@ -265,7 +269,7 @@ async def test_a_claim_is_not_held_for_a_snapshot_that_was_taken_away_by_force()
 
 @pytest.mark.virtual
 async def test_a_claim_that_is_to_go_is_freed_of_what_an_earlier_life_left_on_it() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         held = {"metadata": {"finalizers": [snapshots.CLAIM_AS_SOURCE]}}
         await stage.client.patch(PersistentVolumeClaim, "data", "default", strategic=held)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from tests.contract.provisioning.snapping import (
     error_of,
     get,
     given,
-    in_memory,
-    on_socket,
     ready,
+    snapshotting,
     take,
     until_snapshot,
 )
@@ -27,9 +25,11 @@ from volplane.client.client import Client
 from volplane.controllers.snapshot.controller import Snapshots
 from volplane.rules import snapshots
 
+both = pytest.mark.both
+
 
 async def test_a_snapshot_that_is_there_already_is_adopted() -> None:
-    async with on_socket("list-snapshots") as stage:
+    async with snapshotting("list-snapshots") as stage:
         await stage.bound()
         await take(stage, "first")
         first = await ready(stage, "first")
@@ -49,7 +49,7 @@ async def test_a_snapshot_that_is_there_already_is_adopted() -> None:
 
 @pytest.mark.virtual
 async def test_a_driver_without_a_list_is_believed() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await given(stage, "snap-known")
         await adopt(stage)
         snapshot = await ready(stage)
@@ -57,9 +57,9 @@ async def test_a_driver_without_a_list_is_believed() -> None:
         assert snapshot.status.restore_size is None
 
 
-@pytest.mark.virtual
+@both
 async def test_a_content_that_is_missing_is_waited_for() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await adopt(stage)
         assert await stage.said("SnapshotContentMissing", "snap") == "VolumeSnapshotContent is missing"
         await given(stage, "snap-known")
@@ -68,7 +68,7 @@ async def test_a_content_that_is_missing_is_waited_for() -> None:
 
 @pytest.mark.virtual
 async def test_a_content_of_the_wrong_kind_is_not_bound() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         made = await take(stage)
         await ready(stage)
@@ -79,14 +79,14 @@ async def test_a_content_of_the_wrong_kind_is_not_bound() -> None:
         assert not snapshots.bound_name(await get(stage, "thief"))
 
 
-@pytest.mark.virtual
+@both
 async def test_a_content_that_points_to_another_snapshots_uid_is_never_bound() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await given(stage, "snap-known", uid="somebody-else")
         await adopt(stage)
         told = await stage.said("SnapshotContentMisbound", "snap")
         assert told == "VolumeSnapshotContent [given] is bound to a different snapshot"
-        await asyncio.sleep(1200)
+        await stage.rest(1200)
         snapshot = await get(stage)
         assert not snapshots.is_ready(snapshot)
         assert not snapshots.bound_name(snapshot)
@@ -94,9 +94,9 @@ async def test_a_content_that_points_to_another_snapshots_uid_is_never_bound() -
         assert content.spec.volume_snapshot_ref.uid == "somebody-else"
 
 
-@pytest.mark.virtual
+@both
 async def test_a_bound_snapshot_whose_content_is_gone_is_no_longer_ready() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         await take(stage)
         snapshot = await ready(stage)
@@ -106,15 +106,15 @@ async def test_a_bound_snapshot_whose_content_is_gone_is_no_longer_ready() -> No
         await stage.client.patch(VolumeSnapshotContent, name, merge=stripped)
         snapshot = await until_snapshot(stage, lambda s: not snapshots.is_ready(s))
         assert error_of(snapshot) == "VolumeSnapshotContent is missing"
-        await asyncio.sleep(1200)
+        await stage.rest(1200)
         # No second snapshot is taken in the first one's name: it would show another moment.
         assert await stage.client.find(VolumeSnapshotContent, name) is None
         assert len(stage.driver.called("CreateSnapshot")) == 1
 
 
-@pytest.mark.virtual
+@both
 async def test_a_bound_snapshot_whose_content_points_elsewhere_is_misbound() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await given(stage, "snap-known")
         await adopt(stage)
         await ready(stage)

@@ -15,14 +15,14 @@ from tests.contract.provisioning.snapping import (
     error_of,
     get,
     gone,
-    in_memory,
-    on_socket,
     ready,
     roles,
     snapshot_class,
+    snapshotting,
     take,
     until_snapshot,
 )
+from tests.contract.provisioning.stage import GRAIN
 from tests.support import scripted
 from tests.support.scripted import Delay, Fail, Hold
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Secret
@@ -36,9 +36,11 @@ from volplane.loops.controller import Unable
 from volplane.rules import snapshots
 from volplane.sidecars import snapshotter
 
+both = pytest.mark.both
+
 
 async def test_a_snapshot_of_a_claim_is_taken_and_bound() -> None:
-    async with on_socket(sidecar={"extra_create_metadata": True}) as stage:
+    async with snapshotting(sidecar={"extra_create_metadata": True}) as stage:
         claim = await stage.bound()
         made = await take(stage)
         snapshot = await ready(stage)
@@ -128,7 +130,7 @@ async def test_an_unknown_parameter_of_ours_is_refused() -> None:
 
 @pytest.mark.virtual
 async def test_without_a_class_the_default_of_the_volumes_driver_is_taken() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         await take(stage, cls=None)
         told = "Failed to set default snapshot class with error cannot find default snapshot class"
@@ -145,7 +147,7 @@ async def test_without_a_class_the_default_of_the_volumes_driver_is_taken() -> N
 
 @pytest.mark.virtual
 async def test_a_class_that_is_missing_is_waited_for() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         await take(stage, cls="later")
         told = await stage.said("GetSnapshotClassFailed", "snap")
@@ -158,7 +160,7 @@ async def test_a_class_that_is_missing_is_waited_for() -> None:
 
 @pytest.mark.virtual
 async def test_a_claim_that_is_not_bound_yet_is_waited_for() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await take(stage)
         told = await stage.said("SnapshotContentCreationFailed", "snap")
         assert 'persistentvolumeclaim "data" not found' in told
@@ -166,18 +168,21 @@ async def test_a_claim_that_is_not_bound_yet_is_waited_for() -> None:
         await ready(stage)
 
 
-@pytest.mark.virtual
+@both
 async def test_a_snapshot_becomes_ready_after_three_looks_and_says_so_once() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         stage.driver.ready_after = 3
+        stage.driver.script("CreateSnapshot", Delay(0), hold := Hold())
         await stage.bound()
         await take(stage)
         snapshot = await until_snapshot(stage, lambda s: s.status and s.status.creation_time)
         assert not snapshots.is_ready(snapshot)
+        hold.release()
         snapshot = await ready(stage)
         assert snapshot.status is not None
         assert snapshot.status.error is None
-        await asyncio.sleep(1200)
+        await stage.said("SnapshotReady", "snap")
+        await stage.rest(1200)
         assert len(stage.driver.called("CreateSnapshot")) == 4
         assert len({r.name for r in stage.driver.called("CreateSnapshot")}) == 1
         assert await stage.count("SnapshotReady", "snap") == 1
@@ -186,7 +191,7 @@ async def test_a_snapshot_becomes_ready_after_three_looks_and_says_so_once() -> 
 
 @pytest.mark.virtual
 async def test_an_error_is_told_on_content_and_snapshot_and_cleared_when_it_is_ready() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         stage.driver.script("CreateSnapshot", Fail(Code.INTERNAL, "no space"), Hold())
         claim = await stage.bound()
         made = await take(stage)
@@ -290,7 +295,7 @@ def _with(settings: Settings) -> Any:
 
 @pytest.mark.virtual
 async def test_the_source_of_a_snapshot_is_one_and_stays() -> None:
-    async with in_memory() as stage:
+    async with snapshotting() as stage:
         await stage.bound()
         await take(stage)
         other = {"spec": {"source": {"persistentVolumeClaimName": "other"}}}
@@ -303,11 +308,13 @@ async def test_the_pause_of_a_failed_snapshot_is_as_its_flag_says() -> None:
         await snapshot_class(stage)
         stage.driver.script("CreateSnapshot", *[Fail(Code.INTERNAL)] * 3, Delay(0.01))
         await stage.bound()
-        quick = "--retry-interval-start=10ms"
+        quick = "--retry-interval-start=50ms"
         async with stage.process("snapshot-controller", quick), stage.process("snapshotter", quick):
             await take(stage)
             await ready(stage)
         assert len(stage.driver.called("CreateSnapshot")) == 4
+        for pause, least in zip(stage.driver.pauses("CreateSnapshot"), (0.05, 0.1, 0.2), strict=True):
+            assert pause > least - GRAIN
 
 
 @pytest.mark.virtual

@@ -70,13 +70,13 @@ async def test_a_class_that_is_not_set_becomes_the_newest_default(served: Any) -
         assert none["spec"]["storageClassName"] == ""
 
 
-@pytest.mark.virtual
+@pytest.mark.both
 async def test_a_class_that_is_missing_is_accepted_and_the_claim_waits() -> None:
     async with stage(scripted.driver()) as s:
         await s.claim(cls="missing")
         told = await s.event("ProvisioningFailed")
         assert (told.type, told.message) == ("Warning", 'storageclass.storage.k8s.io "missing" not found')
-        await asyncio.sleep(60)
+        await s.rest(60)
         assert (await s.find(PersistentVolumeClaim, "data")).status.phase == "Pending"
 
 
@@ -229,7 +229,7 @@ async def test_what_may_change_in_a_class(served: Any) -> None:
             assert answer.status == 200
 
 
-@pytest.mark.virtual
+@pytest.mark.both
 async def test_an_unknown_source_is_dropped_in_one_field_and_waits_for_a_populator_in_the_other() -> None:
     driver = scripted.driver()
     backup = {"apiGroup": "example.com", "kind": "Backup", "name": "b"}
@@ -242,7 +242,7 @@ async def test_an_unknown_source_is_dropped_in_one_field_and_waits_for_a_populat
         await s.claim("filled", dataSourceRef=backup)
         told = await s.event("Provisioning", "Assuming", about="filled")
         assert told.message == "Assuming an external populator will provision the volume"
-        await asyncio.sleep(600)
+        await s.rest(600)
         assert (await s.find(PersistentVolumeClaim, "filled")).status.phase == "Pending"
         assert len(driver.called("CreateVolume")) == 1
 

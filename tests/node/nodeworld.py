@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from volplane.api.codec import convert
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import CSIDriver, CSINode, VolumeAttachment
+from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.registration import Registrar
@@ -47,6 +49,7 @@ class Disks(Driver):
         super().__init__()
         self.paths = paths
         self.calls: list[tuple[str, Any]] = []
+        self._moments: list[tuple[str, float]] = []  # when each of them came
         self.hooks: dict[str, Hook] = {}
         self.after: dict[str, Hook] = {}
         self.devices: dict[str, str] = {}  # of block volumes, by handle
@@ -54,8 +57,16 @@ class Disks(Driver):
     def counted(self) -> Counter[str]:
         return Counter(name for name, _ in self.calls)
 
+    def pauses(self, name: str) -> list[float]:
+        """Seconds between one call and the next, by the driver's own clock."""
+        return [later - earlier for earlier, later in pairwise(self.moments(name))]
+
+    def moments(self, name: str) -> list[float]:
+        return [moment for called, moment in self._moments if called == name]
+
     async def _enter(self, name: str, request: Any) -> None:
         self.calls.append((name, request))
+        self._moments.append((name, clock.now()))
         if hook := self.hooks.get(name):
             await hook(request)
 

@@ -44,6 +44,8 @@ class Served:
         self._clients.append(made)
         return made
 
+    loner = role  # every role has caches of its own here
+
     async def close(self) -> None:
         await asyncio.gather(*(client.close() for client in self._clients))
         await asyncio.gather(*(transport.close() for transport in self._transports))

@@ -1,7 +1,7 @@
 """The attaching half of a cluster: the API server, the attach/detach controller, the attacher and a driver.
 
-The driver is called on a real socket, or in memory for tests in virtual time. The test plays the nodes: it
-says what they have in use and whether they are ready.
+The server is on HTTPS and the driver on a real socket; in virtual time both are in memory. The test plays the
+nodes: it says what they have in use and whether they are ready. A role that is to die is a process.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.controllers.objects import account, claim, node, pod, volume
 from tests.loops.inprocess import World, running, until, world
-from tests.support import scripted
+from tests.support import roles, scripted
 from tests.support.scripted import NAME
 from tests.support.scripted.features import Attach
+from tests.support.serving import Served, served
+from tests.support.timing import is_virtual
 from volplane import sdk
 from volplane.api import names
 from volplane.api.core import Event, Node, PersistentVolumeClaim, Pod
@@ -29,6 +32,7 @@ from volplane.csi.client import Caller, Channel
 from volplane.sidecars import attacher
 from volplane.sidecars.attacher import Settings
 
+ONLY = "--controllers=persistentvolume-attach-detach-controller"
 FINALIZER = "external-attacher/test-csi-example-com"
 OUT_OF_SERVICE = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
 LONG = 60.0  # seconds that a busy machine may need
@@ -49,11 +53,11 @@ class Sharing(Attach):
 
 
 class Plant:
-    def __init__(self, around: World, driver: scripted.Driver, caller: Caller, stack: AsyncExitStack) -> None:
+    def __init__(self, around: World | Served, driver: scripted.Driver, caller: Caller) -> None:
         self.around, self.client = around, around.client
         self.driver, self.caller = driver, caller
         self.controller: AttachDetach | None = None
-        self._stack = stack
+        self.socket = ""  # of the driver, where it has one
         self._roles: dict[str, AsyncExitStack] = {}
 
     # --- roles, which may be ended at any time
@@ -76,12 +80,23 @@ class Plant:
         stack.push_async_callback(client.close)
         await stack.enter_async_context(running(work))
 
-    async def kill(self, role: str) -> None:
+    async def stop(self, role: str) -> None:
         await self._roles.pop(role).aclose()
 
     async def close(self) -> None:
         for role in list(self._roles):
-            await self.kill(role)
+            await self.stop(role)
+
+    def controller_process(self, directory: Path, *flags: str, die: str = "") -> roles.Role:
+        """The controller as a process of its own, which a test can kill."""
+        return self._process(directory, "controller-manager", ONLY, *flags, die=die)
+
+    def attacher_process(self, directory: Path, *flags: str, die: str = "") -> roles.Role:
+        return self._process(directory, "attacher", f"--csi-address={self.socket}", *flags, die=die)
+
+    def _process(self, directory: Path, *arguments: str, die: str) -> roles.Role:
+        assert isinstance(self.around, Served)
+        return roles.Role(roles.Server(directory, self.around.kubeconfig, self.client), arguments, die)
 
     # --- objects
 
@@ -187,28 +202,33 @@ async def quiet(seconds: float = 0.1) -> None:
 async def plant(
     *nodes: str,
     driver: Any = None,
-    virtual: bool = False,
+    working: tuple[str, ...] = ("controller", "attacher"),
     controller: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
 ) -> AsyncIterator[Plant]:
-    """With its controller and its attacher at work."""
+    """With its controller and its attacher at work, or those of them that the test asks for."""
     driver = driver or scripted.driver("attach", "readonly")
     async with AsyncExitStack() as stack:
-        around = await stack.enter_async_context(world())
+        around = await stack.enter_async_context(world() if is_virtual() else served())
         await around.client.create(account())
-        made = Plant(around, driver, await _caller(stack, driver, virtual), stack)
+        caller, socket = await _caller(stack, driver)
+        made = Plant(around, driver, caller)
+        made.socket = socket
         stack.push_async_callback(made.close)
         for name in nodes:
             await made.node(name)
-        await made.start_controller(**(controller or {}))
-        await made.start_attacher(**({"retry_interval_start": 0.05} if settings is None else settings))
+        if "controller" in working:
+            await made.start_controller(**(controller or {}))
+        if "attacher" in working:
+            await made.start_attacher(**({"retry_interval_start": 0.05} if settings is None else settings))
         yield made
 
 
-async def _caller(stack: AsyncExitStack, driver: Any, virtual: bool) -> Caller:
-    if virtual:
+async def _caller(stack: AsyncExitStack, driver: Any) -> tuple[Caller, str]:
+    if is_virtual():
         local = sdk.Local(driver, component="csi-attacher")
         stack.push_async_callback(local.close)
-        return local
+        return local, ""
     socket = await stack.enter_async_context(scripted.on_socket(driver))
-    return await stack.enter_async_context(Channel(socket.path, component="csi-attacher"))
+    channel = Channel(socket.path, component="csi-attacher")
+    return await stack.enter_async_context(channel), socket.path

@@ -1,6 +1,7 @@
 """Section A, case by case: the attach/detach controller with a real attacher and a driver on a real socket.
 
-Rules longer than ten seconds run in virtual time, and once on a real socket with the duration as a setting.
+Rules longer than ten seconds run in virtual time, and once on a real socket with the duration set by flag.
+Cases that kill somebody are in test_ab_crashes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from tests.controllers.objects import pod
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import NAME, Fail, Hold
+from tests.support.timing import GRAIN, is_virtual, rest
 from volplane.api import codec, names
-from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.core import Node, PersistentVolume, Pod
 from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.base import clock
 from volplane.controllers.attachdetach.controller import forced_detaches
 from volplane.csi.outcome import Code
+
+both = pytest.mark.both
 
 NEVER = 3600.0
 
@@ -52,51 +56,54 @@ async def test_rwo_pod_moves_while_a_is_healthy_and_still_unmounting() -> None:
         assert p.driver.violations == 0
 
 
-async def _kubelet_stops_and_the_pod_is_force_deleted(p: Any) -> None:
+def patience(seconds: float, **more: Any) -> dict[str, Any]:
+    """What the controller is told: nothing where time is virtual, else that its six minutes are shorter."""
+    return {**({} if is_virtual() else {"max_wait_for_unmount": seconds}), **more}
+
+
+def six_minutes(controller: dict[str, Any]) -> float:
+    return float(controller.get("max_wait_for_unmount", 360.0))
+
+
+async def _kubelet_stops_and_the_pod_is_force_deleted(p: Any) -> float:
+    """When."""
     await p.volume()
     await p.pod("old", on="a")
     await p.attached("a")
     await p.uses("a", "data")
     await p.ready("a", "Unknown")
+    now = clock.now()
     await p.remove_pod("old")
     await p.pod("new", on="b")
+    return now
 
 
-@pytest.mark.virtual
+@both
 async def test_kubelet_stops_pod_force_deleted_detach_at_6_min_not_before() -> None:
-    async with plant("a", "b", virtual=True) as p:
+    told = patience(1.0)
+    async with plant("a", "b", controller=told) as p:
         before = forced("timeout")
-        await _kubelet_stops_and_the_pod_is_force_deleted(p)
-        await asyncio.sleep(355)
-        assert await p.published() == {"a"}
-        await p.attached("b", seconds=10)
+        begun = await _kubelet_stops_and_the_pod_is_force_deleted(p)
+        await asyncio.sleep(six_minutes(told) - 0.5)
+        await p.attached("b")
+        assert p.driver.moments("ControllerUnpublishVolume")[0] - begun > six_minutes(told) - GRAIN
         assert forced("timeout") == before + 1
         assert p.driver.violations == 0
 
 
-async def test_the_same_on_a_real_socket_with_the_duration_set_by_flag() -> None:
-    async with plant("a", "b", controller={"max_wait_for_unmount": 1.0}) as p:
-        before = forced("timeout")
-        await _kubelet_stops_and_the_pod_is_force_deleted(p)
-        began = clock.now()
-        await p.attached("b")
-        assert clock.now() - began > 0.9
-        assert forced("timeout") == before + 1
-
-
-@pytest.mark.virtual
+@both
 @pytest.mark.parametrize("way_out", ["taint", "recovery"])
 async def test_same_with_force_detach_disabled_never_detaches_until_taint_or_recovery(way_out: str) -> None:
-    async with plant("a", "b", virtual=True, controller={"force_detach": False}) as p:
+    async with plant("a", "b", controller=patience(0.1, force_detach=False)) as p:
         await _kubelet_stops_and_the_pod_is_force_deleted(p)
-        await asyncio.sleep(NEVER)
+        await rest(NEVER)
         assert await p.published() == {"a"}
         if way_out == "taint":
             await p.fence("a")
         else:
             await p.ready("a")
             await p.uses("a")
-        await p.attached("b", seconds=5)
+        await p.attached("b")
 
 
 async def test_notready_node_and_out_of_service_taint() -> None:
@@ -120,39 +127,46 @@ async def test_notready_node_and_out_of_service_taint() -> None:
         assert forced("out-of-service") == before + 1
 
 
-@pytest.mark.virtual
+@both
 async def test_healthy_node_unmount_stuck_over_6_min_still_not_detached() -> None:
-    async with plant("a", virtual=True) as p:
+    async with plant("a", controller=patience(0.1)) as p:
         await p.volume()
         await p.pod("web", on="a")
         await p.attached("a")
         await p.uses("a", "data")
         await p.remove_pod("web")
-        await asyncio.sleep(NEVER)
+        await rest(NEVER)
         assert await p.published() == {"a"}
         assert p.why() == "a still mounts it"
 
 
-@pytest.mark.virtual
+@both
 @pytest.mark.parametrize("in_use", [True, False], ids=["volumesInUse", "nothing in use"])
 async def test_node_object_deleted(in_use: bool) -> None:
     """As upstream has it; that we do not wait by default is the next test."""
-    async with plant("a", virtual=True, controller={"wait_for_deleted_nodes": True}) as p:
+    told = patience(1.0, wait_for_deleted_nodes=True)
+    async with plant("a", controller=told) as p:
         await p.volume()
         await p.pod("web", on="a")
         await p.attached("a")
         await p.uses("a", *(["data"] if in_use else []))
-        await asyncio.sleep(1)
+        await rest(1)  # the controller has seen it
         await p.client.delete(Node, "a")
+        begun = clock.now()
         await p.remove_pod("web")
-        await asyncio.sleep(355)
-        assert await p.published() == ({"a"} if in_use else set())
-        await p.detached("a", seconds=10)
+        if in_use:
+            await asyncio.sleep(six_minutes(told) - 0.5)
+        await p.detached("a")
+        (call,) = p.driver.moments("ControllerUnpublishVolume")
+        if in_use:
+            assert call - begun > six_minutes(told) - GRAIN
+        elif is_virtual():
+            assert call - begun < 1
 
 
 @pytest.mark.virtual
 async def test_a_deleted_node_is_the_operators_word_that_nothing_runs_there() -> None:
-    async with plant("a", virtual=True) as p:
+    async with plant("a") as p:
         await p.volume()
         await p.pod("web", on="a")
         await p.attached("a")
@@ -205,66 +219,39 @@ async def test_two_pods_one_rwo_pv_same_node_exactly_one_va_deleting_one_pod_cau
         await p.detached("a")
 
 
-async def test_controller_crash_after_va_create_before_status() -> None:
-    hold = Hold()
-    driver = scripted.driver("attach")
-    driver.script("ControllerPublishVolume", hold)
-    async with plant("a", driver=driver) as p:
-        await p.volume()
-        await p.pod("web", on="a")
-        await asyncio.wait_for(hold.reached.wait(), LONG)
-        (first,) = await p.attachments()
-        await p.kill("controller")
-        await p.start_controller()
-        await quiet()
-        hold.release()
-        await p.attached("a")
-        (second,) = await p.attachments()
-        assert second.uid == first.uid
-        assert p.calls("ControllerPublishVolume") == 1
-
-
-@pytest.mark.parametrize("known_from", ["volumesAttached", "VA"])
-async def test_controller_crash_after_pod_deletion(known_from: str) -> None:
-    async with plant("a") as p:
-        await p.volume()
-        await p.pod("web", on="a")
-        await p.attached("a")
-        await p.kill("controller")
-        await p.remove_pod("web")
-        if known_from == "VA":
-            await p.status("a", volumesAttached=None)
-        else:
-            await p.client.delete(PersistentVolumeClaim, "data", "default")
-        await p.start_controller()
-        await p.detached("a")
-        assert await p.published() == set()
-
-
-@pytest.mark.virtual
+@both
 async def test_attacherror_set_event_retries_at_500_ms_1_s_2_s_to_2_m_2_s_success_clears_the_error() -> None:
     driver = scripted.driver("attach")
     driver.always("ControllerPublishVolume", Fail(Code.INTERNAL, "no such disk"))
-    async with plant("a", driver=driver, virtual=True, settings={}) as p:
+    flags = {} if is_virtual() else {"retry_interval_start": 0.1}
+    async with plant("a", driver=driver, settings=flags) as p:
         await p.volume()
+        begun = clock.now()
         await p.pod("web", on="a")
         failed = (
             'AttachVolume.Attach failed for volume "pv-data" : rpc error: code = Internal desc = no such disk'
         )
         await p.told("FailedAttachVolume", failed)
 
-        async def told() -> int:
-            return sum(e.count or 1 for e in await p.events("FailedAttachVolume"))
+        async def told(times: int) -> bool:
+            return sum(e.count or 1 for e in await p.events("FailedAttachVolume")) >= times
 
-        await asyncio.sleep(8)  # told after 0, 0.5, 1.5, 3.5, 7.5 seconds; the driver asked after 0, 1, 3, 7
-        assert await told() == 5
-        assert p.calls("ControllerPublishVolume") == 4
+        if is_virtual():
+            await asyncio.sleep(1000)
+            assert await told(16)  # after 0, 0.5, 1.5, 3.5 … 127.5 seconds, and then every 122
+            assert not await told(17)
+        await until(lambda: told(3), LONG)
+        assert clock.now() - begun > 1.5 - GRAIN
+        # The attacher has a clock of its own.
+        for pause, times in zip(driver.pauses("ControllerPublishVolume"), (1, 2, 4), strict=False):
+            assert pause > times * flags.get("retry_interval_start", 1.0) - GRAIN
         held = await p.attachment("a")
         assert held is not None
         assert held.status.attach_error is not None
         assert FINALIZER in held.metadata.finalizers
         driver.always("ControllerPublishVolume", None)
-        done = await p.attached("a", seconds=10)
+        await asyncio.sleep(300 if is_virtual() else 0)
+        done = await p.attached("a")
         assert done.status.attach_error is None
         await p.told("SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv-data" ')
 

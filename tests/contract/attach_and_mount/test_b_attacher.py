@@ -1,8 +1,12 @@
-"""Section B, case by case: the external-attacher on a real socket; long pauses in virtual time."""
+"""Section B, case by case: the external-attacher on a real socket; rules of minutes in virtual time too.
+
+Cases that kill somebody are in test_ab_crashes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +14,7 @@ from tests.contract.attach_and_mount.plant import FINALIZER, LONG, Plant, plant,
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import NAME, Fail, Hold, Lose
+from tests.support.timing import GRAIN, is_virtual, rest
 from volplane.api import codec
 from volplane.api.coordination import Lease
 from volplane.api.core import Node, PersistentVolume, Secret
@@ -17,55 +22,14 @@ from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.csi.outcome import Code
 from volplane.sidecars.attacher.plan import NODE_ID
 
+both = pytest.mark.both
+
 
 async def until_called(p: Plant, method: str, times: int = 1) -> None:
     async def called() -> bool:
         return p.calls(method) >= times
 
     await until(called, LONG)
-
-
-async def test_crash_after_controllerpublish_ok_before_status() -> None:
-    driver = scripted.driver("attach")
-    async with plant("a", driver=driver) as p:
-        hold = Hold()
-        driver.script("ControllerPublishVolume", hold)
-        await p.volume()
-        await p.pod("web", on="a")
-        await asyncio.wait_for(hold.reached.wait(), LONG)
-        await p.kill("attacher")
-        hold.release()
-
-        async def published() -> bool:
-            return await p.published() == {"a"}
-
-        await until(published, LONG)
-        held = await p.attachment("a")
-        assert held is not None
-        assert not held.status.attached
-        await p.start_attacher()
-        await p.attached("a")
-        assert p.calls("ControllerPublishVolume") == 2
-        assert driver.violations == 0
-
-
-async def test_crash_after_controllerunpublish_before_finalizer_removal() -> None:
-    driver = scripted.driver("attach")
-    async with plant("a", driver=driver) as p:
-        await p.volume()
-        await p.pod("web", on="a")
-        await p.attached("a")
-        hold = Hold()
-        driver.script("ControllerUnpublishVolume", hold)
-        await p.remove_pod("web")
-        await asyncio.wait_for(hold.reached.wait(), LONG)
-        await p.kill("attacher")
-        hold.release()
-        await quiet()
-        assert await p.attachment("a") is not None
-        await p.start_attacher()
-        await p.detached("a")
-        assert p.calls("ControllerUnpublishVolume") == 2
 
 
 async def test_va_deleted_while_publish_is_in_flight_next_pass_unpublishes() -> None:
@@ -91,36 +55,27 @@ async def test_va_deleted_while_publish_is_in_flight_next_pass_unpublishes() -> 
         assert order == ["ControllerPublishVolume", "ControllerUnpublishVolume"]
 
 
-@pytest.mark.virtual
+@both
 async def test_controllerpublish_deadline_exceeded_attacherror_finalizer_kept_retry_1_s_2_s_4_s() -> None:
     driver = scripted.driver("attach")
-    driver.script("ControllerPublishVolume", *[Lose(Code.DEADLINE_EXCEEDED)] * 3)
-    async with plant("a", driver=driver, virtual=True, settings={}) as p:
+    hold = Hold(then=Lose(Code.DEADLINE_EXCEEDED))
+    driver.script("ControllerPublishVolume", *[Lose(Code.DEADLINE_EXCEEDED)] * 2, hold)
+    flags = {} if is_virtual() else {"retry_interval_start": 0.1}
+    async with plant("a", driver=driver, settings=flags) as p:
         await p.volume()
         await p.pod("web", on="a")
-        for seconds, calls in ((0.9, 1), (1.0, 2), (2.0, 3)):  # at 0, 1, 3 and 7 seconds
-            await asyncio.sleep(seconds)
-            assert p.calls("ControllerPublishVolume") == calls
-            held = await p.attachment("a")
-            assert held is not None
-            assert held.status.attach_error is not None
-            assert held.status.attach_error.message.startswith("rpc error: code = DeadlineExceeded")
-            assert FINALIZER in held.metadata.finalizers
-        await asyncio.sleep(4)
+        await asyncio.wait_for(hold.reached.wait(), LONG)
+        held = await p.attachment("a")
+        assert held is not None
+        assert held.status.attach_error is not None
+        assert held.status.attach_error.message.startswith("rpc error: code = DeadlineExceeded")
+        assert FINALIZER in held.metadata.finalizers
+        hold.release()
         done = await p.attached("a")
         assert done.status.attach_error is None
         assert p.calls("ControllerPublishVolume") == 4
-
-
-async def test_the_same_on_a_real_socket_with_the_pauses_set_by_flag() -> None:
-    driver = scripted.driver("attach")
-    driver.script("ControllerPublishVolume", *[Lose(Code.DEADLINE_EXCEEDED)] * 3)
-    async with plant("a", driver=driver, settings={"retry_interval_start": 0.02}) as p:
-        await p.volume()
-        await p.pod("web", on="a")
-        done = await p.attached("a")
-        assert done.status.attach_error is None
-        assert p.calls("ControllerPublishVolume") == 4
+        for pause, times in zip(driver.pauses("ControllerPublishVolume"), (1, 2, 4), strict=True):
+            assert pause > times * flags.get("retry_interval_start", 1.0) - GRAIN
 
 
 async def test_driver_unregistered_from_csinode_attach_fails_with_message_detach_works_from_annotation() -> (
@@ -206,14 +161,17 @@ async def test_no_publish_unpublish_capability_va_attached_no_finalizer() -> Non
         assert driver.calls == []
 
 
+@both
 async def test_listvolumes_shows_the_volume_missing_on_the_node_publish_reissued() -> None:
     driver = scripted.driver("attach", "list", "list-published")
-    async with plant("a", driver=driver, settings={"reconcile_sync": 0.1}) as p:
+    each = 60.0 if is_virtual() else 0.3
+    async with plant("a", driver=driver, settings={} if is_virtual() else {"reconcile_sync": each}) as p:
         await p.volume()
         await _known_to(driver, "vol-data")
         await p.pod("web", on="a")
         await p.attached("a")
         driver.published["vol-data"].clear()  # somebody has detached it at the storage itself
+        await asyncio.sleep(each)
 
         async def again() -> bool:
             return await p.published() == {"a"}
@@ -221,9 +179,12 @@ async def test_listvolumes_shows_the_volume_missing_on_the_node_publish_reissued
         await until(again, LONG)
         assert p.calls("ControllerPublishVolume") == 2
         driver.published["vol-stray"].add("a")  # a publication without an attachment is not touched
-        await quiet(0.3)
+        rounds = p.calls("ListVolumes")
+        await asyncio.sleep(each)
+        await until_called(p, "ListVolumes", rounds + 1)
         assert await p.published("stray") == {"a"}
         assert p.calls("ControllerPublishVolume") == 2
+        assert min(driver.pauses("ListVolumes")) > each - GRAIN
 
 
 async def _known_to(driver: scripted.Driver, handle: str) -> None:
@@ -271,13 +232,16 @@ async def test_va_of_another_driver_untouched() -> None:
         assert p.driver.calls == []
 
 
+@both
 async def test_two_replicas_only_the_leader_calls_rpcs() -> None:
     elected = {"leader_election": True, "leader_election_namespace": "kube-system"}
-    quick = {
+    quick: dict[str, Any] = {
         "leader_election_lease_duration": 1.5,
         "leader_election_renew_deadline": 1.0,
         "leader_election_retry_period": 0.2,
     }
+    if is_virtual():
+        quick = {}  # as they come: fifteen seconds, ten and five
     async with plant("a", settings={**elected, **quick}) as p:
         lease = f"external-attacher-leader-{NAME}"
 
@@ -290,9 +254,9 @@ async def test_two_replicas_only_the_leader_calls_rpcs() -> None:
         await p.volume()
         await p.pod("web", on="a")
         await p.attached("a")
-        await quiet(0.5)
+        await rest(60)
         assert p.calls("ControllerPublishVolume") == 1
-        await p.kill("attacher")
+        await p.stop("attacher")
         await p.remove_pod("web")
         await p.detached("a")
         assert await led() == "second"

@@ -1,24 +1,7 @@
-"""The real server over HTTPS, for the cases that are about its answers; and where the other cases play.
-
-A case marked `both` is played twice: over HTTPS with the driver on its socket, and in memory in virtual time,
-where the silence that it waits through is as long as it says.
-"""
+"""The real server over HTTPS, for the cases that are about its answers."""
 
 from __future__ import annotations
-
-import pytest
 
 from tests.apiserver.conftest import served
 
 __all__ = ["served"]
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.definition.get_closest_marker("both") is not None:
-        memory = pytest.param("in memory", marks=pytest.mark.virtual)
-        metafunc.parametrize("where", ["https", memory], indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def where(request: pytest.FixtureRequest) -> str:
-    return str(getattr(request, "param", ""))

@@ -15,13 +15,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.contract.provisioning.stage import GRAIN, QUICK_RETRIES, is_virtual, rest
+from tests.contract.provisioning.stage import QUICK_RETRIES
 from tests.controllers.objects import claim as claim_of
 from tests.controllers.objects import storage_class
 from tests.loops.inprocess import running, until, world
 from tests.support import scripted
 from tests.support.serving import served
 from tests.support.snapshots import definitions
+from tests.support.timing import GRAIN, is_virtual, rest
 from volplane import sdk
 from volplane.api.core import Event, PersistentVolume, PersistentVolumeClaim
 from volplane.api.meta import Resource

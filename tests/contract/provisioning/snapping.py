@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.contract.provisioning.scene import Stage, played
-from tests.contract.provisioning.stage import is_virtual
 from tests.controllers.objects import claim
 from tests.support import scripted
+from tests.support.timing import is_virtual
 from volplane.api import codec
 from volplane.api.meta import ObjectMeta
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent

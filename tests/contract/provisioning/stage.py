@@ -17,11 +17,11 @@ from tests.controllers.objects import account
 from tests.loops.inprocess import World, running, until, world
 from tests.support import scripted
 from tests.support.serving import Served, served
+from tests.support.timing import is_virtual, rest
 from volplane import sdk
 from volplane.api import codec
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret
 from volplane.api.storage import CSINode, StorageClass, VolumeAttributesClass
-from volplane.base.virtual import VirtualLoop
 from volplane.controllers.binder.controller import Binder
 from volplane.controllers.ephemeral.controller import EphemeralVolumes
 from volplane.controllers.protection.controller import ClaimProtection, VolumeProtection
@@ -29,8 +29,6 @@ from volplane.rules.binding import is_pair
 from volplane.sidecars import provisioner
 
 PATIENCE = 60.0
-GRAIN = 0.02  # seconds by which a loop's timers are not exact
-SILENCE = 0.3  # seconds of real time in which nothing is to happen
 # Where time is real, a retry comes soon and rounds over everything are frequent.
 QUICK_ROUNDS: Mapping[str, Any] = MappingProxyType({"sync_period": 0.25})
 QUICK_RETRIES: Mapping[str, Any] = MappingProxyType({"retry_interval_start": 0.05})
@@ -158,15 +156,6 @@ class Stage:
 
     async def rest(self, seconds: float = 1.0) -> None:
         await rest(seconds)
-
-
-async def rest(seconds: float = 1.0) -> None:
-    """A time in which nothing is to happen: as long as is said in virtual time, else a short while."""
-    await asyncio.sleep(seconds if is_virtual() else SILENCE)
-
-
-def is_virtual() -> bool:
-    return isinstance(asyncio.get_running_loop(), VirtualLoop)
 
 
 def _space(kind: type[Any]) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, Stage, claim, is_virtual, stage, volume
+from tests.contract.provisioning.stage import PATIENCE, Stage, claim, stage, volume
 from tests.loops.inprocess import running, until
 from tests.support import scripted
+from tests.support.timing import is_virtual
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.client.cache import Caches
 from volplane.client.client import Client

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.provisioning.scene import played, sizes
-from tests.contract.provisioning.stage import rest
 from tests.controllers.objects import claim, volume
+from tests.support.timing import rest
 from volplane.api.core import Event, PersistentVolume
 from volplane.controllers.expand.controller import Expansion
 from volplane.rules import resizing

@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import (
-    GRAIN,
-    PATIENCE,
-    Stage,
-    is_virtual,
-    provision,
-    provisioning,
-    stage,
-)
+from tests.contract.provisioning.stage import PATIENCE, Stage, provision, provisioning, stage
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import Fail
+from tests.support.timing import GRAIN, is_virtual
 from volplane.api import codec
 from volplane.api.apps import ReplicaSet
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod

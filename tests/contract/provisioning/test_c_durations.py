@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.contract.provisioning.stage import GRAIN, is_virtual, stage
+from tests.contract.provisioning.stage import stage
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import Fail
+from tests.support.timing import GRAIN, is_virtual
 from volplane.api.core import PersistentVolumeClaim
 from volplane.csi.outcome import Code
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import GRAIN, PATIENCE, is_virtual, stage
+from tests.contract.provisioning.stage import PATIENCE, stage
 from tests.loops.inprocess import running, until
 from tests.support import scripted
 from tests.support.scripted import Break, Delay, Fail, Hold, Lose
+from tests.support.timing import GRAIN, is_virtual
 from volplane import scheduler
 from volplane.api import codec, quantity
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.contract.provisioning.stage import PATIENCE, Stage, is_virtual, provisioning, stage
+from tests.contract.provisioning.stage import PATIENCE, Stage, provisioning, stage
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import Fail, Hold
 from tests.support.snapshots import definitions
+from tests.support.timing import is_virtual
 from volplane.api import codec
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.contract.provisioning.scene import GI, Stage, conditions, played, real, sizes, virtual
-from tests.contract.provisioning.stage import GRAIN, is_virtual
 from tests.controllers.objects import account, pod
 from tests.support.scripted import Fail, Hold, Lose
+from tests.support.timing import GRAIN, is_virtual
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Secret
 from volplane.api.errors import Invalid
 from volplane.api.meta import ObjectMeta

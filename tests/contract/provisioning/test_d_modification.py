@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.contract.provisioning.scene import Stage, conditions, played, real, virtual
-from tests.contract.provisioning.stage import is_virtual
 from tests.support import scripted
 from tests.support.scripted import Fail, Hold, Lose
+from tests.support.timing import is_virtual
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Secret
 from volplane.api.errors import Invalid
 from volplane.api.meta import ObjectMeta

@@ -22,9 +22,9 @@ from tests.contract.provisioning.snapping import (
     take,
     until_snapshot,
 )
-from tests.contract.provisioning.stage import GRAIN
 from tests.support import scripted
 from tests.support.scripted import Delay, Fail, Hold
+from tests.support.timing import GRAIN
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Secret
 from volplane.api.errors import Invalid
 from volplane.api.meta import ObjectMeta

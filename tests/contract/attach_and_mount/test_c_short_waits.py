@@ -1,0 +1,140 @@
+"""Sections C and G: the rules of test_c_long_waits on a real socket, their minutes set by flag."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.loops.inprocess import until
+from tests.node.nodeworld import DRIVER, NodeWorld, node_world, there, unique
+from tests.support.timing import GRAIN
+from volplane.api.codec import convert
+from volplane.api.core import Pod
+from volplane.api.storage import CSIDriver
+from volplane.base import clock
+from volplane.csi.outcome import CallError, Code
+from volplane.host import mounts
+
+pytestmark = pytest.mark.root
+
+TIMEOUT, FREQUENCY = 0.5, 0.5
+TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
+
+
+class Gate:
+    """A hook: calls wait in front of it until it is open."""
+
+    def __init__(self) -> None:
+        self.entered, self.open = asyncio.Event(), asyncio.Event()
+        self.inside = self.most = 0
+
+    async def __call__(self, request: Any) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.entered.set()
+        await self.open.wait()
+        self.inside -= 1
+
+
+async def ready(here: NodeWorld, **settings: Any) -> None:
+    await here.start(**settings)
+    await here.start_driver()
+    await here.registered()
+    await here.volume()
+
+
+async def until_called(here: NodeWorld, name: str, times: int) -> None:
+    async def often() -> bool:
+        return here.disks.counted()[name] >= times
+
+    await until(often, 60)
+
+
+async def is_out_of_use(here: NodeWorld) -> None:
+    async def unused() -> bool:
+        return not await here.in_use()
+
+    await until(unused, 60)
+
+
+async def test_nodepublish_times_out_and_the_driver_finishes_after_the_pod_is_deleted() -> None:
+    async with node_world() as here:
+        await ready(here, csi_timeout=TIMEOUT)
+        here.disks.hooks["publish"] = gate = Gate()
+        pod = await here.pod(claim="data")
+        target = here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))
+        await here.until_told("DeadlineExceeded")
+        assert there(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))  # kept: nobody knows
+        await here.delete()
+        gate.open.set()
+        await here.until_phase("gone")
+        await is_out_of_use(here)
+        order = [name for name, _ in here.disks.calls]
+        assert order.index("unpublish") > order.index("publish")
+        assert order[-1] == "unstage"
+        assert not mounts.is_mount(target)
+        assert here.mounted() == []
+
+
+async def test_nodeunpublish_that_outlasts_its_time_has_no_parallel_duplicate() -> None:
+    async with node_world() as here:
+        await ready(here, csi_timeout=TIMEOUT)
+        await here.pod(claim="data")
+        await here.until_ready()
+        here.disks.hooks["unpublish"] = gate = Gate()
+        await here.delete()
+        await gate.entered.wait()
+
+        async def given_up() -> bool:
+            assert here.role is not None
+            return any("DeadlineExceeded" in w.why for w in here.role.waits())
+
+        await until(given_up, 60)
+        await asyncio.sleep(2 * TIMEOUT)  # the next try has begun
+        assert await here.phase() != "gone"
+        assert await here.in_use() == [unique()]
+        gate.open.set()
+        await here.until_phase("gone")
+        await is_out_of_use(here)
+        assert gate.most == 1
+        assert here.disks.counted()["unstage"] == 1
+
+
+async def test_nodeunpublish_that_fails_is_repeated_after_500_ms_and_1_s() -> None:
+    """These pauses are nobody's flag."""
+    async with node_world() as here:
+        await ready(here)
+        await here.pod(claim="data")
+        await here.until_ready()
+
+        async def refuse(request: Any) -> None:
+            raise CallError(Code.NOT_FOUND, "not here")
+
+        here.disks.hooks["unpublish"] = refuse
+        await here.delete()
+        await until_called(here, "unpublish", 3)
+        first, second, *_ = here.disks.pauses("unpublish")
+        assert first > 0.5 - GRAIN
+        assert second > 1.0 - GRAIN
+        assert (await here.client.get(Pod, "app", "default")).is_deleting
+        del here.disks.hooks["unpublish"]
+        await here.until_phase("gone")
+
+
+async def test_requires_republish_each_time_that_the_flag_says() -> None:
+    async with node_world() as here:
+        spec = {"requiresRepublish": True, "tokenRequests": [{"audience": "vault", "expirationSeconds": 600}]}
+        await here.client.create(convert(CSIDriver, {"metadata": {"name": DRIVER}, "spec": spec}))
+        begun = clock.now()
+        await ready(here, sync_frequency=FREQUENCY)
+        await here.pod(claim="data")
+        await here.until_ready()
+        await until_called(here, "publish", 5)
+        assert here.disks.moments("publish")[4] - begun > 4 * FREQUENCY - GRAIN  # once, and in four rounds
+        for name, request in here.disks.calls:
+            if name == "publish":
+                assert json.loads(request.volume_context[TOKENS])["vault"]["token"]
+        assert here.disks.counted()["unpublish"] == 0

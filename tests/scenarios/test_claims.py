@@ -185,3 +185,55 @@ spec:
 def events(up: Up, about: str, reason: str) -> list[str]:
     found = up.items("events", "--field-selector", f"involvedObject.name={about},reason={reason}")
     return [e["message"] for e in found]
+
+
+def test_a_claim_that_waits_is_explained_and_then_waits_no_more(up: Up) -> None:
+    up.apply("""
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: asked}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: gp3
+  resources: {requests: {storage: 1Gi}}
+""")
+    code, told = up.explain("pvc/asked")
+    assert (code, told.partition(", and")[0]) == (3, "pvc/default/asked waits: no pod uses it yet")
+    assert "Could not be asked" not in told
+    up.apply(pod("asks", "asked", zone="nowhere"))
+    up.described("pod", "asks", "FailedScheduling")
+    for what in ("pvc/asked", "pod/asks"):
+        code, told = up.explain(what)
+        assert code == 3
+        assert "worker-1, worker-2, worker-3, worker-4: node(s) didn't match Pod's node affinity" in told
+    _explained_to_others(up)
+    up.kubectl("delete", "pod", "asks")
+    up.apply(pod("asks", "asked"))
+    up.wait_running("asks")
+    assert up.explain("pvc/asked")[0] == up.explain("pod/asks")[0] == up.explain("node/worker-1")[0] == 0
+    up.kubectl("delete", "pod,pvc", "asks", "asked", "--ignore-not-found", "--wait=true")
+
+
+def _explained_to_others(up: Up) -> None:
+    """Somebody who may read one namespace, from anywhere: less is known, and that is said."""
+    up.kubectl("create", "serviceaccount", "reader")
+    up.kubectl("create", "rolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader")
+    token = up.kubectl("create", "token", "reader").strip()
+    away = up.directory / "away"
+    away.mkdir()
+    config = str(away / "config")
+    (away / "config").write_text(up.kubectl("config", "view", "--raw", "--flatten"))
+    up.kubectl("config", "set-credentials", "reader", f"--token={token}", "--kubeconfig", config)
+    up.kubectl("config", "set-context", "--current", "--user=reader", "--kubeconfig", config)
+    code, told = up.explain("pvc/asked", "--kubeconfig", config)
+    assert code == 3
+    assert "waiting for pod asks to be scheduled" in told
+    assert "pods: only those of namespace default may be read" in told
+    assert "nodes: " in told
+    assert "timers, backoff and mounts" in told
+    assert up.explain("pvc/nix", "--kubeconfig", config) == (
+        1,
+        'volplane: persistentvolumeclaims "nix" not found',
+    )
+    assert up.explain("pvc/asked", "--kubeconfig", "/nowhere")[0] == 1
+    assert up.explain("thing/asked", "--kubeconfig", config)[0] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -197,11 +198,21 @@ def test_the_common_stuck_scenario_and_its_fix(
     # → Multi-Attach error — cannot force detach while node appears registered
     up.described("pod", pod, f'Multi-Attach error for volume "{volume}"')
     assert attached(up, volume) == {lost: True}
+    # What keeps it, and what to do about it, without looking through five logs:
+    code, told = up.explain(f"pod/{pod}")
+    assert code == 3
+    assert (
+        f"pod/default/{pod} waits: not free for {chosen}: attached to {lost}. {lost} has not answered" in told
+    )
+    assert "counts as running there until somebody vouches that it does not" in told
+    assert "no proof that it is off" in told
+    assert f"kubectl delete node {lost}" in told
     # Fix: kubectl delete node node-a
     up.kubectl("delete", "node", lost)
     # → AD controller sees no node-A → deletes VA for node-A → external-attacher can now attach to node-B
     up.wait("the pod runs on the other node", lambda: is_running(up, pod))
     assert attached(up, volume) == {chosen: True}
+    assert up.explain(f"pod/{pod}")[0] == 0
     up.wait("all replicas run elsewhere", lambda: moved(up, lost))
     _tell(record_property, "from the crash until all run elsewhere, by hand", began)
     assert up.kubectl("exec", pod, "--", "cat", "/data/lives").split() == ["life", "life"]
@@ -232,9 +243,14 @@ def test_a_node_out_of_service_gives_its_pods_up_and_comes_back_clean(up: Up) ->
     count = {pod: len(lives(up, pod)) for pod in before}
     crash(up, lost)
     up.wait("the node is known to be lost", lambda: not is_ready(up, lost))
+    volume = up.get("pvc", "disk-pvc-disk-1")["spec"]["volumeName"]
+    _explained(up, "disk-1", volume, lost)
     up.kubectl("taint", "node", lost, "node.kubernetes.io/out-of-service=down:NoExecute")
     try:
         up.wait("all replicas run elsewhere", lambda: moved(up, lost))
+        (name,) = _attachments(up, volume)
+        for what in ("pod/disk-1", f"volumeattachment/{name}", "pvc/disk-pvc-disk-1"):
+            assert up.explain(what)[0] == 0
         for pod, node in before.items():
             assert len(lives(up, pod)) == count[pod] + (node == lost)
         crash(up, lost, "--revive")
@@ -242,6 +258,26 @@ def test_a_node_out_of_service_gives_its_pods_up_and_comes_back_clean(up: Up) ->
     finally:
         up.kubectl("taint", "node", lost, "node.kubernetes.io/out-of-service-")
     up.wait("it holds nothing any more", lambda: not _volumes(up, lost))
+
+
+def _explained(up: Up, pod: str, volume: str, lost: str) -> None:
+    """Its pod is taken away by force: now the six minutes run, and can be read, from every side."""
+    (name,) = _attachments(up, volume)
+    up.kubectl("delete", "pod", pod, "--force")
+    up.wait("it is to run elsewhere", lambda: up.get("pod", pod)["spec"].get("nodeName", lost) != lost)
+    up.described("pod", pod, f'Multi-Attach error for volume "{volume}"')
+    for what in (f"pod/{pod}", f"volumeattachment/{name}", f"node/{lost}"):
+        code, told = up.explain(what)
+        assert code == 3
+        assert f"{lost} is not ready and may still mount it" in told, told
+        assert re.search(r"detached by force in 5m \d+s", told), told
+        assert "its instance i-" in told, told  # which is not known to be off
+        assert f"kubectl taint node {lost} node.kubernetes.io/out-of-service" in told, told
+
+
+def _attachments(up: Up, volume: str) -> list[str]:
+    found = up.items("volumeattachments")
+    return [a["metadata"]["name"] for a in found if a["spec"]["source"]["persistentVolumeName"] == volume]
 
 
 @pytest.mark.peer("aws")

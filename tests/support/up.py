@@ -217,6 +217,12 @@ class Up:
             raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
         return json.loads(done.stdout or "{}")
 
+    def explain(self, what: str, *more: str) -> tuple[int, str]:
+        """`volplane explain` as an operator types it: its exit code, and what it says on one line."""
+        command = [VOLPLANE, "explain", what, *(more or ("--data-dir", str(self.directory)))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
     def phase(self, pod: str) -> str:
         phase: str = self.get("pod", pod)["status"]["phase"]
         return phase

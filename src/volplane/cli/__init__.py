@@ -13,6 +13,7 @@ from volplane.cli.failure import Failure
 VERBS = {
     "up": "start a cluster and serve until stopped",
     "demo": "a claim and a pod, end to end, with the journey printed",
+    "explain": "why is this waiting: which step, on whom, since when, what to do",
     "env": "print the exports for kubectl and aws",
     "test-driver": "put a CSI driver of your own through every lifecycle it promises",
     "crash": "kill a role's process and its containers",

@@ -8,14 +8,15 @@ import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 import uvloop
 
 from volplane.base import log, memory
+from volplane.cli.connecting import connect as connect
 from volplane.cli.failure import Failure
-from volplane.client import kubeconfig as configs
-from volplane.client.client import Client
 from volplane.cluster.errors import CannotStart
+from volplane.loops import waits
 from volplane.store import InUse
 from volplane.web import PortInUse
 
@@ -71,8 +72,10 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
         # Readable means closed: the process that keeps us is gone, and the next one must find nobody here.
         loop.add_reader(int(lifeline), os._exit, 1)
     tidying = asyncio.create_task(memory.keep_tidy(), name="memory")
+    place = os.environ.get("VOLPLANE_WAITS")
     try:
-        await work(stop)
+        async with waits.telling(place) if place else nullcontext():
+            await work(stop)
     finally:
         tidying.cancel()
         await asyncio.gather(tidying, return_exceptions=True)
@@ -89,19 +92,6 @@ async def until(stop: asyncio.Event, work: Awaitable[None]) -> None:
         for task in (running, asked):
             task.cancel()
         await asyncio.gather(running, asked, return_exceptions=True)
-
-
-def connect(kubeconfig: str, component: str, *, server: str = "") -> Client:
-    """A client from a kubeconfig, or from the pod's service account. Raises Failure."""
-    path = kubeconfig or os.environ.get("KUBECONFIG", "")
-    try:
-        if path:
-            transport = configs.load(path, agent=component, server=server)
-        else:
-            transport = configs.in_cluster(agent=component, server=server)
-    except (configs.BadKubeconfig, OSError) as error:
-        raise Failure(f"no API server to talk to: {error}") from error
-    return Client(transport, component=component)
 
 
 def need_root(*, loops: bool = True) -> None:

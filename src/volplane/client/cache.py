@@ -185,8 +185,12 @@ class Cache(Generic[T]):
             page = await self._transport.list(
                 self.type, self._namespace, labels=self._labels, fields=self._fields
             )
-        self._replace(page.items, page.revision)
+        self.fill(page.items, page.revision)
         self._current = True
+
+    def fill(self, items: Iterable[T], revision: int = 0) -> None:
+        """What a list shows; all there will ever be for who does not follow."""
+        self._replace(items, revision)
         self._synced.set()
         self._live.set()
 

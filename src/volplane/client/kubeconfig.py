@@ -53,6 +53,12 @@ def in_cluster(
     return Https(Http(server or f"https://{shown}:{port}", ssl=context, headers=headers))
 
 
+def namespace(path: str | Path, *, context: str = "") -> str:
+    """The namespace of a context, the current one if none is named; "" where it says none."""
+    path = Path(path)
+    return _File(path, _read(path)).namespace(context)
+
+
 def for_user(path: str | Path, name: str, user: Mapping[str, str]) -> dict[str, Any]:
     """A kubeconfig for the server of another one, with another user in it."""
     path = Path(path)
@@ -91,6 +97,10 @@ class _File:
             "contexts": [{"name": "default", "context": {"cluster": "default", "user": name}}],
             "current-context": "default",
         }
+
+    def namespace(self, context: str) -> str:
+        name = context or str(self._config.get("current-context") or "")
+        return str(self._named("contexts", "context", name).get("namespace") or "")
 
     def transport(self, context: str, agent: str, elsewhere: str = "") -> Https:
         name = context or str(self._config.get("current-context") or "")

@@ -23,6 +23,7 @@ from volplane.base.locks import Locked, lock
 from volplane.cluster.errors import Unusable
 from volplane.host import network
 from volplane.host.mounts import read_table
+from volplane.loops import waits
 from volplane.node.network import ranges
 from volplane.node.network.pods import bridge_name
 from volplane.store import InUse
@@ -71,6 +72,10 @@ class Layout:
         self.brought = self.directory / "brought.json"  # how drivers and manifests of others were brought
         self._memory = self.directory / "cluster.json"
         self.bridge = bridge_name(str(self.directory))
+
+    def waits(self, role: str) -> Path:
+        """The socket on which a role's process tells what it waits for."""
+        return self.run / f"{role.replace('/', '-')}{waits.SUFFIX}"
 
     def make(self) -> bool:
         """Create the directory, for its owner only; whether it was not there before. Raises Unusable."""

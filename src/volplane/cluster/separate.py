@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between two starts of a role that keeps dying
 WORTH = 10  # times its last pause that a role lived: it does not keep dying
 LIFELINE = "VOLPLANE_LIFELINE"
+WAITS = "VOLPLANE_WAITS"  # where a role tells what it waits for
 PATIENCE = 30.0
 GIVE_UP = 5.0  # seconds in which a role that is wanted for the start may end again and again
 
@@ -263,6 +264,7 @@ class Separate:
         return {
             **own,
             LIFELINE: str(self._lifeline[0]),
+            WAITS: str(self.layout.waits(role)),
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",
             "AWS_ACCESS_KEY_ID": memory.access_key,
             "AWS_SECRET_ACCESS_KEY": memory.secret_key,

@@ -32,6 +32,7 @@ from volplane.cluster.said import kept
 from volplane.controllers import manager
 from volplane.drivers import ebs
 from volplane.host import Host, network
+from volplane.loops import waits
 from volplane.node.containers.task import TaskContext
 from volplane.node.network import ranges
 from volplane.node.programs import Programs
@@ -133,6 +134,7 @@ class Cluster:
         self.layout.remember(self.memory)  # not earlier: a port that was in use is no port of ours
         self.caches = await self._stack.enter_async_context(Caches(self.server.local()))
         self.client = self.client_of("volplane")
+        await self._stack.enter_async_context(waits.telling(str(self.layout.waits("up"))))
         self._stack.push_async_callback(self._stop_roles)
         if self.brought.ours:
             await self._start_cloud()

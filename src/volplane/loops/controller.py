@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -108,6 +109,16 @@ class Controller(Generic[K]):
         notes[type(obj)] = max(notes.get(type(obj), 0), obj.revision)
 
     # --- how it runs
+
+    async def look(self) -> None:
+        """See the world without working on it, for whoever wants this controller's view and plan alone."""
+        self.setup()
+        for cache, _ in self._watched:
+            await cache.synced()
+        for cache, keys in self._watched:
+            if keys is not None:
+                for obj in cache.all():
+                    deque(keys(None, obj), maxlen=0)  # for what it notes by the way, not for whom it wakes
 
     async def run(self) -> None:
         """Until cancelled. May be called again afterwards, as when a lease is lost and won again."""

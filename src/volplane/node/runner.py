@@ -20,7 +20,9 @@ from volplane.api.storage import CSIDriver
 from volplane.client.client import Client
 from volplane.client.https import Https
 from volplane.host import Host, NodePaths
+from volplane.loops import waits
 from volplane.loops.events import Recorder
+from volplane.loops.waits import Told, on_wall
 from volplane.node import machine
 from volplane.node.api import KubeletApi
 from volplane.node.containers.base import Runtime
@@ -119,6 +121,7 @@ class NodeRole:
         self._failed = asyncio.get_running_loop().create_future()
         await self._prepare_disk()
         await self._stack.enter_async_context(self.events)
+        waits.sources.add(self.told)
         self.drivers.on_added(self.volumes.driver_added)
         self.object.on_reported = self.volumes.kick_all
         self.object.on_attached = self.volumes.kick_all
@@ -265,6 +268,18 @@ class NodeRole:
     def waits(self) -> list[Waiting]:
         return [*self.volumes.waits(), *self.pods.waits()]
 
+    def told(self) -> list[Told]:
+        return [
+            Told(
+                f"node/{self.name}",
+                w.key,
+                w.why,
+                on_wall(w.since),
+                on_wall(w.next_try) if w.next_try else None,
+            )
+            for w in self.waits()
+        ]
+
     async def has_remains(self) -> bool:
         """Whether pods or mounts are here; a container never outlives the directory of its pod."""
         mounts = (await self.host.mounts()).under(self.paths.root)
@@ -312,6 +327,7 @@ class NodeRole:
         )
 
     async def _close(self) -> None:
+        waits.sources.discard(self.told)
         await self.pods.close()
         for task in list(self._tasks):
             task.cancel()

@@ -12,6 +12,7 @@ PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+INSTANCE_STOPPED = "instance-stopped"  # its value where a cloud has said it, not an operator
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 

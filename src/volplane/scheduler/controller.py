@@ -279,7 +279,7 @@ class Scheduler(Controller[str]):
             if await self._write(pod, reservation):
                 self.queue.add(pod.key)  # looked at again when the caches show what was written
                 return
-        state = prebind.progress(node, self._pairs(pod, reservation.bindings))
+        state = prebind.progress(node, self.pairs(pod, reservation.bindings))
         match state:
             case prebind.Aborted(why):
                 await self._abort(pod, prebind.FAILED.format(why))
@@ -318,7 +318,7 @@ class Scheduler(Controller[str]):
             raise
         return bool(bindings.static or fresh)
 
-    def _pairs(self, pod: Pod, bindings: Bindings) -> list[prebind.Pair]:
+    def pairs(self, pod: Pod, bindings: Bindings) -> list[prebind.Pair]:
         pairs = []
         for claim, volume in bindings.static:
             now = self.claims.at(claim.key)

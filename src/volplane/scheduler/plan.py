@@ -43,6 +43,7 @@ class Refusal(Struct, frozen=True):
     message: str  # of the event and of the condition PodScheduled
     by: frozenset[str]  # the filters that refused
     reasons: Mapping[str, tuple[str, ...]] = {}  # by node, for who wants to know more
+    filters: Mapping[str, str] = {}  # by node, the one that refused it
     evict: preemption.Eviction | None = None  # others have to go first
     waiting: bool = False  # for those who have to go
 
@@ -96,10 +97,11 @@ def _refusal(
     nos = {node: no for node, (_, no) in refused.items()}
     by = frozenset(name for name, _ in refused.values())
     reasons = {node: no.reasons for node, no in nos.items()}
+    whose = {node: name for node, (name, _) in refused.items()}
     found = preemption.attempt(pod, world, nos, fits)
     if isinstance(found, preemption.Eviction):
-        return Refusal(refusal_message(nos.values()), by, reasons, evict=found)
-    return Refusal(refusal_message(nos.values(), found.text), by, reasons, waiting=found.waiting)
+        return Refusal(refusal_message(nos.values()), by, reasons, whose, evict=found)
+    return Refusal(refusal_message(nos.values(), found.text), by, reasons, whose, waiting=found.waiting)
 
 
 def _search(

@@ -209,7 +209,7 @@ class AttachDetach(Controller[str]):
         return [a for name in sorted(named) if (a := self.attachments.get(name)) is not None]
 
     def _want(self, wanted: dict[str, list[Pod]], volume: PersistentVolume, holding: set[str]) -> None:
-        if volume.spec.claim_ref is None or not self._is_attachable(volume):
+        if volume.spec.claim_ref is None or not self.is_attachable(volume):
             return
         claim = self.claims.at(claim_key(volume))
         paired = claim is not None and is_pair(claim, volume)
@@ -225,7 +225,7 @@ class AttachDetach(Controller[str]):
             if claim is None or uses(pod, claim):
                 wanted.setdefault(node, []).append(pod)
 
-    def _is_attachable(self, volume: PersistentVolume) -> bool:
+    def is_attachable(self, volume: PersistentVolume) -> bool:
         driver = self.drivers.get(volume.spec.csi.driver) if volume.spec.csi is not None else None
         return driver is None or driver.spec.attach_required is not False
 

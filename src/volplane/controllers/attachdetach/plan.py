@@ -113,7 +113,7 @@ def plan(view: View) -> Iterator[Step]:
     first = ""  # what an exclusive volume does before it enters another node
     for held in view.held:
         if held.node not in view.wanted:
-            steps = list(_detach(view, held))
+            steps = list(leaving(view, held))
             if any(isinstance(step, Detach) for step in steps):
                 first = f"it leaves {held.node} first"
             yield from steps
@@ -123,13 +123,13 @@ def plan(view: View) -> Iterator[Step]:
             yield Unlist(node)
     for node in sorted(view.wanted):
         if node in on:
-            yield from _await(view, on[node])
+            yield from awaiting(view, on[node])
         elif view.shareable:
             yield Attach(node)
         elif first:
             yield Wait(UNTIL_CHANGED, f"not free for {node}: {first}")
         else:
-            steps = list(_enter(view, node))
+            steps = list(entering(view, node))
             if any(isinstance(step, Attach) for step in steps):
                 first = f"it goes to {node} first"
             yield from steps
@@ -138,7 +138,7 @@ def plan(view: View) -> Iterator[Step]:
 # --- leaving
 
 
-def _detach(view: View, held: Held) -> Iterator[Step]:
+def leaving(view: View, held: Held) -> Iterator[Step]:
     place = view.places.get(held.node, Place(ready=False))
     overdue = view.force and held.unwanted_for >= view.grace - EARLY
     if held.deleting:
@@ -174,7 +174,7 @@ def _leave(place: Place, detach: Detach) -> Iterator[Step]:
 # --- entering
 
 
-def _enter(view: View, node: str) -> Iterator[Step]:
+def entering(view: View, node: str) -> Iterator[Step]:
     """An exclusive volume wants to go to a node where it has no attachment yet."""
     others = [held for held in view.held if held.node != node]
     confirmed = [held.node for held in others if held.attached and not held.deleting]
@@ -201,7 +201,7 @@ def _may_change(held: Held) -> bool:
     return not _is_overdue(held) and (held.deleting or not held.attach_error)
 
 
-def _await(view: View, held: Held) -> Iterator[Step]:
+def awaiting(view: View, held: Held) -> Iterator[Step]:
     """A wanted volume has an attachment on the node."""
     place = view.places.get(held.node, Place())
     if held.deleting:

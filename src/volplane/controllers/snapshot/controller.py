@@ -146,12 +146,12 @@ class Snapshots(Writer):
         snapshot = self.snapshots.at(key)
         if snapshot is None:
             return
-        world = self._world(snapshot)
+        world = self.world(snapshot)
         self.times.begin(snapshot, self._driver(snapshot, world))
         for step in plans.plan(snapshot, world, self.facts):
             snapshot = await self._act(snapshot, world, step)
 
-    def _world(self, snapshot: VolumeSnapshot) -> World:
+    def world(self, snapshot: VolumeSnapshot) -> World:
         name = snapshot.spec.source.persistent_volume_claim_name
         claim = self.claims.get(name, snapshot.namespace) if name is not None else None
         volume = self.volumes.get(claim.spec.volume_name) if claim is not None else None

@@ -13,9 +13,15 @@ from msgspec import Struct
 
 from volplane.api.core import Node, Taint
 from volplane.rules.steps import UNTIL_CHANGED, Wait
-from volplane.rules.taints import NO_EXECUTE, OUT_OF_SERVICE, is_out_of_service, is_ready
+from volplane.rules.taints import (
+    INSTANCE_STOPPED,
+    NO_EXECUTE,
+    OUT_OF_SERVICE,
+    is_out_of_service,
+    is_ready,
+)
 
-PROVEN = Taint(key=OUT_OF_SERVICE, value="instance-stopped", effect=NO_EXECUTE)
+PROVEN = Taint(key=OUT_OF_SERVICE, value=INSTANCE_STOPPED, effect=NO_EXECUTE)
 PERIOD = 5.0  # seconds between two questions, while a node does not answer
 
 

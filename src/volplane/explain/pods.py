@@ -1,0 +1,241 @@
+"""A pod: has no node, waits for its volumes, for its containers, for its node, or for its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from volplane.api.core import ContainerStatus, Node, Pod
+from volplane.controllers.podgc import plan as garbage
+from volplane.controllers.tainteviction import plan as eviction
+from volplane.explain import fencing, finalizers, mounting, scheduling
+from volplane.explain.answer import Step, Story, done, later, waits
+from volplane.explain.scene import Scene, ago, moment, ready_since, unready
+from volplane.rules import pods
+from volplane.rules.steps import Wait
+from volplane.rules.taints import NO_EXECUTE
+from volplane.rules.workloads import is_ready
+
+IDLE = ("ContainerCreating", "PodInitializing", "")  # what a container waits with before anything of it began
+
+
+async def story(scene: Scene, pod: Pod) -> Story:
+    if pod.is_deleting:
+        return await leaving(scene, pod)
+    if pods.has_ended(pod):
+        return Story((done(f"ended: {pod.status.phase}{_because(pod)}", "kubelet"),))
+    if not pod.spec.node_name:
+        return await scheduling.story(scene, pod) + Story((later("attach, mount and start"),))
+    nodes = await scene.all(Node)
+    node = nodes.get(pod.spec.node_name)
+    told = Story((done(f"scheduled to {pod.spec.node_name}", "scheduler"),))
+    if trouble := unready(node, pod.spec.node_name, scene.now):
+        return told + _on_lost_node(scene, pod, node, trouble)
+    if not has_begun(pod):
+        volumes = await mounting.story(scene, pod, node)
+        if volumes.waits is not None:
+            return told + volumes + Story((later("start its containers", "kubelet"),))
+        told += volumes
+    return told + _containers(pod)
+
+
+def rest(pod: Pod) -> str:
+    if pods.has_ended(pod):
+        return f"it has ended: {pod.status.phase}{_because(pod)}"
+    return f"runs on {pod.spec.node_name}, and is ready"
+
+
+def _because(pod: Pod) -> str:
+    reason = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
+    return f" ({reason})" if reason else ""
+
+
+def _statuses(pod: Pod) -> Sequence[ContainerStatus]:
+    return (*pod.status.init_container_statuses, *pod.status.container_statuses)
+
+
+def has_begun(pod: Pod) -> bool:
+    """A container has run, or failed to: its volumes are there."""
+    return any(
+        c.state.running
+        or c.state.terminated
+        or c.restart_count
+        or (c.state.waiting and c.state.waiting.reason not in IDLE)
+        for c in _statuses(pod)
+    )
+
+
+# --- containers
+
+
+def _containers(pod: Pod) -> Story:
+    steps = list(_unready_containers(pod))
+    if steps:
+        return Story(tuple(steps), tuple(dict.fromkeys(_container_advice(pod))))
+    if is_ready(pod):
+        return Story((done("its containers run and are ready", "kubelet"),))
+    ready = next((c for c in pod.status.conditions if c.type == "Ready"), None)
+    gates = [g.condition_type for g in pod.spec.readiness_gates]
+    why = (
+        f"readiness gates: {', '.join(gates)}"
+        if gates
+        else (ready.message if ready and ready.message else "")
+    )
+    since = moment(ready.last_transition_time if ready else pod.status.start_time)
+    told = waits("be ready", "kubelet", why or "its containers have not been started yet", since=since)
+    return Story((told,))
+
+
+def _unready_containers(pod: Pod) -> Iterator[Step]:
+    who = f"kubelet of {pod.spec.node_name}"
+    for status in _statuses(pod):
+        init = any(status.name == s.name for s in pod.status.init_container_statuses)
+        what = f"{'init ' if init else ''}container {status.name}"
+        state, last = status.state, status.last_state.terminated
+        if state.waiting is not None and (state.waiting.reason not in IDLE or last is not None):
+            why = ": ".join(filter(None, (state.waiting.reason, state.waiting.message)))
+            ended = f"it ended with exit code {last.exit_code} {last.reason}".strip() if last else ""
+            details = (f"{ended}, {status.restart_count} restarts",) if last else ()
+            yield waits(what, who, why, since=moment(last.finished_at if last else ""), details=details)
+        elif state.running is not None and init and not status.started:
+            yield waits(
+                what, "the container", "it runs, and has to end first", since=moment(state.running.started_at)
+            )
+        elif state.running is not None and not init and not status.ready:
+            why = "it runs, and is not ready: its readiness or startup probe has not succeeded"
+            yield waits(what, who, why, since=moment(state.running.started_at))
+        elif state.terminated is not None and (state.terminated.exit_code or not init) and not status.ready:
+            why = f"it ended with exit code {state.terminated.exit_code} {state.terminated.reason}".strip()
+            if not (init and state.terminated.exit_code == 0):
+                yield waits(what, who, why, since=moment(state.terminated.finished_at))
+
+
+def _container_advice(pod: Pod) -> Iterator[str]:
+    for status in _statuses(pod):
+        reason = status.state.waiting.reason if status.state.waiting else ""
+        where = f"-n {pod.namespace} {pod.name} -c {status.name}"
+        if reason == "CrashLoopBackOff":
+            yield f"kubectl logs {where} --previous"
+        elif reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
+            yield f"see whether the image exists and may be pulled: {status.image}"
+        elif reason == "CreateContainerConfigError":
+            yield "create the ConfigMap or Secret that it names"
+        elif status.state.running is not None and not status.ready:
+            yield f"kubectl logs {where}"
+
+
+# --- a node that does not answer
+
+
+def _on_lost_node(scene: Scene, pod: Pod, node: Node | None, trouble: str) -> Story:
+    """Nobody knows how the pod is; when it is given up, its tolerations say."""
+    advice = fencing.advice(pod.spec.node_name, node)
+    since = ready_since(node) if node is not None else None
+    if node is None:
+        why = f"node {pod.spec.node_name} does not exist any more: the pod is removed by garbage collection"
+        return Story((waits("be heard of", "pod garbage collector", why),), advice)
+    step = waits(
+        "be heard of", f"kubelet of {node.name}", f"{trouble}: nobody knows how the pod is", since=since
+    )
+    evicted = next(iter(eviction_of(scene, pod, node)), None)
+    if evicted is None:
+        why = (
+            "it tolerates that for ever"
+            if any(t.effect == NO_EXECUTE for t in node.spec.taints)
+            else "not tainted yet"
+        )
+        return Story((step, later(f"be evicted ({why})", "taint eviction")), advice)
+    return Story((step, evicted), advice)
+
+
+def eviction_of(scene: Scene, pod: Pod, node: Node) -> Iterator[Step]:
+    """The taint manager's plan; when it met the taint, the taint itself says."""
+    driving = [t for t in node.spec.taints if t.effect == NO_EXECUTE]
+    if not driving:
+        return
+    added = [at for t in driving if (at := moment(t.time_added)) is not None]
+    elapsed = (scene.now - min(added)).total_seconds() if added else 0.0
+    for step in eviction.plan(pod, driving, elapsed):
+        if isinstance(step, Wait):
+            until = scene.now + timedelta(seconds=step.seconds)
+            told = waits(
+                "be evicted",
+                "taint eviction",
+                step.why,
+                since=min(added, default=None),
+                until=until,
+                ends="deleted",
+            )
+            yield scene.roles.timed(told, "taint-eviction-controller", pod.key)
+        else:
+            yield waits("be evicted", "taint eviction", "its toleration is over: it is deleted any moment")
+
+
+# --- going away
+
+
+async def leaving(scene: Scene, pod: Pod) -> Story:
+    nodes = await scene.all(Node)
+    name = pod.spec.node_name
+    node = nodes.get(name) if name else None
+    asked = moment(pod.metadata.deletion_timestamp)
+    grace = timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
+    since = asked - grace if asked is not None else None
+    others = finalizers.steps(pod, since)
+    if not name:
+        return Story(
+            (
+                waits("be deleted", "API server", "it never had a node and goes any moment", since=since),
+                *others,
+            )
+        )
+    removed = [step for step in garbage.plan(pod, node, quarantine=0.0) if isinstance(step, garbage.Remove)]
+    if removed:
+        why = f"{removed[0].why}: it is removed any moment"
+        return Story((waits("be deleted", "pod garbage collector", why, since=since), *others))
+    if trouble := unready(node, name, scene.now):
+        why = f"{trouble}, and only its kubelet can say that nothing of the pod runs any more"
+        details = fencing.facts(scene, name, node)
+        step = waits("be deleted", f"kubelet of {name}", why, since=since, details=details)
+        return Story((step, *others), fencing.advice(name, node))
+    return Story((*_stopping(scene, pod, since, asked), *others), _stop_advice(pod))
+
+
+def _stopping(scene: Scene, pod: Pod, since: datetime | None, deadline: datetime | None) -> Iterator[Step]:
+    who = f"kubelet of {pod.spec.node_name}"
+    running = [c.name for c in _statuses(pod) if c.state.running is not None]
+    notes = scene.roles.of(f"node/{pod.spec.node_name}", f"pod/{pod.key}")
+    if running:
+        why = f"container {', '.join(running)} still runs"
+        late = deadline is not None and deadline <= scene.now
+        yield waits(
+            "stop its containers", who, why, since=since, until=None if late else deadline, ends="killed"
+        )
+        yield later("unmount its volumes", who)
+        return
+    yield done("its containers have stopped", who)
+    unmounting = list(_unmounts(scene, pod))
+    told = notes[0].why if notes else ""
+    why = (
+        unmounting[0]
+        if unmounting
+        else told or "its volumes are not all unmounted, or the kubelet has not said so yet"
+    )
+    yield waits(
+        "unmount its volumes", who, why, since=notes[0].since if notes else since, details=unmounting[1:]
+    )
+
+
+def _unmounts(scene: Scene, pod: Pod) -> Iterator[str]:
+    """What the kubelet says of volumes on its node, while a pod of it goes."""
+    for note in scene.roles.told:
+        if note.role == f"node/{pod.spec.node_name}" and "^" in note.key and note.why:
+            again = f", tried again in {ago(note.next_try - scene.now)}" if note.next_try else ""
+            yield f"{note.key.rpartition('^')[2]}: {note.why}{again}"
+
+
+def _stop_advice(pod: Pod) -> tuple[str, ...]:
+    return (
+        f"see the events of the pod and the log of the kubelet of {pod.spec.node_name}",
+        "kubectl delete pod --force only forgets it: its volumes stay mounted where they are",
+    )

@@ -1,0 +1,66 @@
+"""What the running roles told of their waits, and which of it belongs to what a plan says.
+
+A plan that is run here yields the same words as in the role, so the role's note of them is found by the
+words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from volplane.explain.answer import Step
+from volplane.loops import waits
+from volplane.loops.waits import Told
+
+UNASKED = (
+    "timers, backoff and mounts: only the running roles know them, and they tell on the machine of a "
+    "`volplane up` (--data-dir)"
+)
+
+
+class Roles(Struct, frozen=True):
+    told: Sequence[Told] = ()
+    silent: Sequence[str] = ()  # roles that have a socket and do not answer
+    asked: bool = False
+
+    def of(self, role: str, key: str) -> list[Told]:
+        """Those of a controller (or of `node/worker-1`) about a key, the longest wait first."""
+        found = (t for t in self.told if t.role == role and t.key == key)
+        return sorted(found, key=lambda t: t.since)
+
+    def timed(self, step: Step, role: str, key: str) -> Step:
+        """The step with the times that the role has for these very words."""
+        note = next((t for t in self.of(role, key) if t.why and t.why in (step.why, *step.details)), None)
+        if note is None:
+            return step
+        return structs.replace(step, since=note.since, until=note.next_try or step.until)
+
+    def has(self, role: str) -> bool:
+        return any(t.role == role for t in self.told)
+
+
+async def ask(directory: Path) -> Roles:
+    """All roles with a socket in the directory."""
+    paths = _sockets(directory)
+    answers = await asyncio.gather(*(waits.ask(str(path)) for path in paths), return_exceptions=True)
+    silent: list[str] = []
+    found: list[Told] = []
+    for path, answer in zip(paths, answers, strict=True):
+        if isinstance(answer, BaseException):
+            silent.append(path.name.removesuffix(waits.SUFFIX))
+        else:
+            found.extend(answer)
+    return Roles(_newest(found), silent, asked=bool(found) or len(silent) < len(paths))
+
+
+def _sockets(directory: Path) -> list[Path]:
+    return sorted(directory.glob(f"*{waits.SUFFIX}"))
+
+
+def _newest(told: Iterable[Told]) -> list[Told]:
+    """Two replicas of a sidecar in one process may both have something to say; one of them only once."""
+    return list(dict.fromkeys(told))

@@ -1,0 +1,129 @@
+"""How things stand in one cluster, as far as it may be read: objects, events, what roles tell.
+
+The controllers are here as their own code sees the world: their caches are filled once, and they never act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from volplane.api.core import Event, Node
+from volplane.api.meta import Resource
+from volplane.base import clock
+from volplane.client.cache import Cache
+from volplane.client.client import Client
+from volplane.client.still import Still
+from volplane.explain.roles import UNASKED, Roles
+from volplane.loops.controller import Controller
+from volplane.rules import taints
+
+T = TypeVar("T", bound=Resource)
+C = TypeVar("C", bound=Controller[Any])
+
+
+class Heard(Struct, frozen=True):
+    """An event, by when it was last told."""
+
+    at: datetime
+    type: str
+    reason: str
+    message: str
+    count: int = 1
+
+
+class Scene:
+    def __init__(self, still: Still, roles: Roles | None = None, now: datetime | None = None) -> None:
+        self.still = still
+        self.client = Client(still._transport, caches=still, component="volplane explain")
+        self.roles = roles or Roles()
+        self.now = now or clock.wall()
+        self._looked: dict[type[Controller[Any]], Controller[Any]] = {}
+
+    async def all(self, type: type[T], *, namespace: str = "") -> Cache[T]:
+        cache = self.client.cache(type, namespace=namespace)
+        await cache.synced()
+        return cache
+
+    async def seen_by(self, role: type[C], **options: Any) -> C:
+        """A controller that has looked, and does nothing else."""
+        made = self._looked.get(role)
+        if made is None:
+            made = self._looked[role] = role(self.client, **options)
+            await made.look()
+        assert isinstance(made, role)
+        return made
+
+    async def heard(self, obj: Resource, *reasons: str) -> list[Heard]:
+        """Events about the object, the newest first."""
+        cache = await self.all(Event, namespace=obj.namespace or "default")
+        found = [
+            _heard(e)
+            for e in cache.all()
+            if e.involved_object.uid in (obj.uid, obj.name)  # a kubelet names its node by name
+            and e.involved_object.name == obj.name
+            and (not reasons or e.reason in reasons)
+        ]
+        return sorted(found, key=lambda h: h.at, reverse=True)
+
+    def unknown(self) -> list[str]:
+        """What the answer does not rest on."""
+        unread = [f"{kind}: {why}" for kind, why in sorted(self.still.unread.items())]
+        silent = [f"{role}: its process does not answer" for role in self.roles.silent]
+        return [*unread, *silent, *([] if self.roles.asked else [UNASKED])]
+
+
+def _heard(event: Event) -> Heard:
+    series = event.series
+    stamps = (series.last_observed_time if series else "", event.last_timestamp, event.event_time)
+    at = next((at for at in map(moment, (*stamps, event.metadata.creation_timestamp)) if at), None)
+    count = series.count if series else event.count
+    return Heard(at or datetime.min, event.type, event.reason, event.message.strip(), max(count, 1))
+
+
+def moment(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return clock.parse(text)
+    except ValueError:
+        return None
+
+
+def ago(span: timedelta) -> str:
+    """`4m 56s`, `36s`, `2h 3m`, `3d 4h`: two parts are enough to know what to expect."""
+    seconds = max(int(span.total_seconds()), 0)
+    parts = _parts(seconds)
+    return " ".join([f"{count}{unit}" for count, unit in parts][:2]) or "0s"
+
+
+def _parts(seconds: int) -> Iterator[tuple[int, str]]:
+    started = False
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        started = started or count > 0
+        if started:
+            yield count, unit
+
+
+def ready_since(node: Node) -> datetime | None:
+    """When its Ready condition last changed."""
+    found = (c.last_transition_time for c in node.status.conditions if c.type == "Ready")
+    return moment(next(found, ""))
+
+
+def unready(node: Node | None, name: str, now: datetime) -> str:
+    """What is wrong with a node, in a few words; "" where nothing is."""
+    if node is None:
+        return f"{name} does not exist any more"
+    if taints.is_ready(node):
+        return ""
+    ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+    since = ready_since(node)
+    for_ = f" for {ago(now - since)}" if since else ""
+    if ready is None or ready.status == "Unknown":
+        return f"{name} has not answered{for_}"
+    return f"{name} is not ready{for_}" + (f": {ready.message}" if ready.message else "")

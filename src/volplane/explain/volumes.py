@@ -1,0 +1,119 @@
+"""A volume: free, bound, released and kept, being deleted, or held by somebody although it is to go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from msgspec import structs
+
+from volplane.api.core import PersistentVolume
+from volplane.api.storage import VolumeAttachment
+from volplane.controllers.binder import plan as binding
+from volplane.controllers.binder.controller import Binder
+from volplane.controllers.binder.steps import Recheck
+from volplane.controllers.protection import plan as protection
+from volplane.explain import attachments, finalizers, sidecars
+from volplane.explain.answer import Step, Story, done, waits
+from volplane.explain.claims import BINDER
+from volplane.explain.scene import Scene, ago, moment
+from volplane.rules.binding import EXTERNAL_FINALIZER, VOLUME_PROTECTION, claim_key
+from volplane.rules.steps import Say, Wait
+
+DELETING = "waiting for {} to delete it"
+
+
+async def story(scene: Scene, volume: PersistentVolume) -> Story:
+    told = await leaving(scene, volume) if volume.is_deleting else Story()
+    if told.waits is not None:
+        return told
+    return told + await _binding(scene, volume)
+
+
+def rest(volume: PersistentVolume) -> str:
+    claim = claim_key(volume)
+    phase = volume.status.phase or "Pending"
+    return f"{phase}: {'bound to ' + claim if phase == 'Bound' else 'any claim it fits may have it'}"
+
+
+async def _binding(scene: Scene, volume: PersistentVolume) -> Story:
+    binder = await scene.seen_by(Binder)
+    view = binder.view_volume(volume)
+    steps = list(binding.plan_volume(view))
+    if steps and isinstance(steps[0], Recheck):  # what was read just now is as good as read from the server
+        steps = list(binding.plan_volume(structs.replace(view, proven=True)))
+    why = next((step.why for step in steps if isinstance(step, Wait)), "")
+    since = moment(volume.status.last_phase_transition_time)
+    if why:
+        return await _reclaiming(scene, volume, why, since)
+    if any(not isinstance(step, Say) for step in steps):
+        told = "the binder has it to do, and has not done it yet"
+        step = waits("be brought up to date", BINDER, told, since=since)
+        return Story(
+            (step,), ("look again in a second; if it stays so, see whether kube-controller-manager runs",)
+        )
+    return Story((done(rest(volume), BINDER, since=since),))
+
+
+async def _reclaiming(scene: Scene, volume: PersistentVolume, why: str, since: datetime | None) -> Story:
+    driver = attachments.names_driver(volume)
+    claim = claim_key(volume)
+    if why == DELETING.format(driver) or volume.spec.persistent_volume_reclaim_policy == "Delete":
+        return await _deleting(scene, volume, why, since)
+    if volume.status.phase == "Released":
+        return Story(
+            (waits("be reclaimed", "you", f"{why}; its claim {claim} is gone", since=since),),
+            (
+                "its data is still there; to keep it for a new claim: "
+                f'kubectl patch pv {volume.name} --type=merge -p \'{{"spec":{{"claimRef":null}}}}\'',
+                f"to give it up: delete the disk in its storage, then kubectl delete pv {volume.name}",
+            ),
+        )
+    return Story((waits("be bound", BINDER, why, since=since),))
+
+
+async def _deleting(scene: Scene, volume: PersistentVolume, why: str, since: datetime | None) -> Story:
+    driver = attachments.names_driver(volume)
+    heard = await scene.heard(volume, "VolumeFailedDelete")
+    details = []
+    if heard:
+        why = heard[0].message
+        details.append(f"told {heard[0].count} times, last {ago(scene.now - heard[0].at)} ago")
+    beside = await sidecars.look(scene, "csi-provisioner", driver) if driver else sidecars.Sidecar()
+    details += beside.facts
+    step = waits(
+        "delete the disk (DeleteVolume)", f"csi-provisioner of {driver}", why, since=since, details=details
+    )
+    for note in scene.roles.of("csi-provisioner-volumes", volume.name):
+        step = structs.replace(
+            step, why=note.why or why, since=note.since, until=note.next_try, ends="tried again"
+        )
+    held = [s async for s in _attached(scene, volume)]
+    return Story((*held, step), beside.advice)
+
+
+async def _attached(scene: Scene, volume: PersistentVolume) -> AsyncIterator[Step]:
+    """A disk that is attached somewhere is not deleted."""
+    for attachment in (await scene.all(VolumeAttachment)).all():
+        if attachment.spec.source.persistent_volume_name == volume.name:
+            why = f"VolumeAttachment {attachment.name} has it on {attachment.spec.node_name}"
+            yield waits("be detached", attachments.CONTROLLER, why)
+
+
+async def leaving(scene: Scene, volume: PersistentVolume) -> Story:
+    since = moment(volume.metadata.deletion_timestamp)
+    steps: list[Step] = []
+    advice: list[str] = []
+    for step in protection.plan_volume(volume):
+        if isinstance(step, Wait):
+            steps.append(waits("be deleted", "volume protection", step.why, since=since))
+            namespace, _, name = claim_key(volume).partition("/")
+            advice.append(f"kubectl delete pvc -n {namespace} {name}, if its data may go")
+    held = [s async for s in _attached(scene, volume)]
+    if any(f.startswith("external-attacher/") for f in volume.metadata.finalizers) and held:
+        steps += held
+    told = (VOLUME_PROTECTION, EXTERNAL_FINALIZER) if steps else ()
+    others = [
+        s for s in finalizers.steps(volume, since, told) if not (held and "external-attacher/" in s.why)
+    ]
+    return Story((*steps, *others), tuple(advice))

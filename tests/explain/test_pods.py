@@ -1,0 +1,265 @@
+"""A pod that waits: for a node, its volumes, its containers, or its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controllers.objects import claim as made
+from tests.controllers.objects import storage_class
+from tests.explain.scenes import (
+    DRIVER,
+    about,
+    at,
+    attachment,
+    bound,
+    change,
+    event,
+    going,
+    in_use,
+    node,
+    pod,
+    registered,
+    running,
+    wait,
+    waiting,
+)
+from volplane.api import names
+
+CREATING = {"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}
+MOUNTING = {"phase": "Pending", "containerStatuses": [CREATING]}
+UNIQUE = names.csi_volume(DRIVER, "vol-pv")
+OUT = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+
+
+async def test_a_pod_that_runs_waits_for_nothing() -> None:
+    answer = await about(running("web", on="a"), node("a"))
+    assert (answer.waits, answer.answer) == (False, "runs on a, and is ready")
+
+
+async def test_every_node_refuses_it_by_a_filter_of_its_own() -> None:
+    claim, disk = bound("data", "pv")
+    zone = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["b"]}
+    terms = {"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
+    disk = change(disk, spec={"nodeAffinity": terms})
+    tainted = node("tainted", spec={"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]})
+    answer = await about(
+        pod("web", "data", spec={"containers": [{"name": "c", "image": "x"}]}),
+        claim,
+        disk,
+        node("far"),
+        node("cordoned", spec={"unschedulable": True}),
+        tainted,
+    )
+    assert answer.answer.startswith("0/3 nodes are available: ")
+    assert waiting(answer).details == (
+        "cordoned: node(s) were unschedulable [NodeUnschedulable]",
+        "far: node(s) didn't match PersistentVolume's node affinity "
+        "(pv is in topology.kubernetes.io/zone In b) [VolumeBinding]",
+        "tainted: node(s) had untolerated taint(s) (gpu=yes:NoSchedule) [TaintToleration]",
+    )
+
+
+async def test_what_a_node_is_short_of_is_said_with_figures() -> None:
+    hungry = {"containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": "64"}}}]}
+    answer = await about(pod("web", spec=hungry), node("a"))
+    assert waiting(answer).details == (
+        "a: Insufficient cpu (cpu: wants 64000m, 4000m left) [NodeResourcesFit]",
+    )
+
+
+async def test_a_pod_without_its_claim_says_so_first() -> None:
+    answer = await about(pod("web", "nowhere"), node("a"))
+    assert answer.answer == "claim default/nowhere does not exist"
+    assert answer.advice == ("create claim nowhere in namespace default",)
+
+
+async def test_a_pod_that_fits_waits_for_the_scheduler() -> None:
+    answer = await about(pod("web"), node("a"))
+    assert answer.answer == "it fits on a, and the scheduler has not put it there yet"
+
+
+async def test_gates_hold_a_pod_back() -> None:
+    gated = pod("web", spec={"schedulingGates": [{"name": "example.com/ready"}]})
+    assert (await about(gated, node("a"))).answer == "scheduling gates: example.com/ready"
+
+
+async def test_the_scheduler_waits_for_a_volume_that_is_being_made() -> None:
+    notes = {"volume.kubernetes.io/selected-node": "a"}
+    mine = made("data", cls="gp3", metadata={"annotations": notes, "creationTimestamp": at(20)})
+    answer = await about(
+        pod("web", "data"), mine, storage_class("gp3", "WaitForFirstConsumer"), node("a"), node("b")
+    )
+    assert answer.answer == f"{DRIVER} has not made the volume yet"
+    assert "waiting for the volume of claim data before going to a" in [step.why for step in answer.steps]
+
+
+# --- volumes
+
+
+async def test_an_exclusive_volume_is_still_on_a_node_that_does_not_answer() -> None:
+    claim, disk = bound("data", "pv")
+    there = [claim, disk, attachment("pv", "a"), node("b"), *registered("a", "b")]
+    lost = in_use("a", "pv", ready=False)
+    mine = pod("new", "data", on="b", status=MOUNTING)
+    old = going(running("old", "data", on="a"), 20)
+    answer = await about(mine, old, lost, *there)
+    assert answer.answer == (
+        "not free for b: attached to a. a has not answered for 1m 0s, and pod default/old counts as "
+        "running there until somebody vouches that it does not"
+    )
+    assert "kubectl delete node a" in " ".join(answer.advice)
+    assert "out-of-service" in " ".join(answer.advice)
+    assert [step.what for step in answer.steps][-2:] == ["mount on b", "start its containers"]
+    # The old pod is gone by force: now the controller's six minutes run.
+    answer = await about(mine, lost, *there)
+    assert answer.answer.startswith("not free for b: attached to a. a is not ready and may still mount it")
+    assert "detached by force at most 6m 0s after its last pod left (--max-wait-for-unmount)" in (
+        waiting(answer).details
+    )
+    why = "a is not ready and may still mount it; detached by force when the grace is over"
+    note = wait("persistentvolume-attach-detach-controller", UNIQUE, why, since=64, left=296)
+    proof = "a does not answer, but its instance i-1 is not known to be off"
+    fencer = wait("node-fencer", "a", proof)
+    answer = await about(mine, lost, *there, roles=[note, fencer])
+    step = waiting(answer)
+    assert step.until is not None
+    assert (step.ends, (step.until - answer.at).total_seconds()) == ("detached by force", 296)
+    assert f"no proof that it is off: {proof}" in step.details
+
+
+async def test_two_pods_that_run_cannot_share_an_exclusive_volume() -> None:
+    claim, disk = bound("data", "pv")
+    mine = pod("new", "data", on="b", status=MOUNTING)
+    old = running("old", "data", on="a")
+    answer = await about(mine, old, claim, disk, attachment("pv", "a"), in_use("a", "pv"), node("b"))
+    assert answer.answer == "not free for b: attached to a. pod default/old on a uses it there"
+
+
+async def test_the_attacher_says_why_it_does_not_attach() -> None:
+    claim, disk = bound("data", "pv")
+    error = {"attachError": {"message": "rpc error: no slots", "time": at(3)}}
+    asked = attachment("pv", "a", attached=False, status=error)
+    answer = await about(pod("web", "data", on="a", status=MOUNTING), claim, disk, asked, node("a"))
+    assert answer.answer == (
+        f"waiting for external-attacher of {DRIVER} to attach it to a: rpc error: no slots"
+    )
+
+
+async def test_an_attached_volume_has_still_to_be_told_to_the_node() -> None:
+    claim, disk = bound("data", "pv")
+    here = in_use("a", "pv", attached=False)
+    answer = await about(
+        pod("web", "data", on="a", status=MOUNTING), claim, disk, attachment("pv", "a"), here
+    )
+    assert answer.answer == "it is attached, and a's volumesAttached does not list it yet"
+
+
+async def test_the_kubelet_has_not_begun() -> None:
+    claim, disk = bound("data", "pv")
+    listed = {"volumesAttached": [{"name": UNIQUE, "devicePath": ""}]}
+    web = pod("web", "data", on="a", status=MOUNTING)
+    answer = await about(web, claim, disk, attachment("pv", "a"), node("a", status=listed), *registered("a"))
+    assert answer.answer.startswith("a does not list pv in volumesInUse yet")
+
+
+async def test_a_driver_that_is_not_on_the_node() -> None:
+    claim, disk = bound("data", "pv")
+    web = pod("web", "data", on="a", status=MOUNTING)
+    answer = await about(web, claim, disk, attachment("pv", "a"), in_use("a", "pv"))
+    assert answer.answer.startswith(f"driver {DRIVER} is not registered on a")
+
+
+@pytest.mark.parametrize("told", ["event", "role"])
+async def test_a_mount_that_fails_is_told_by_the_kubelet(told: str) -> None:
+    claim, disk = bound("data", "pv")
+    web = pod("web", "data", on="a", status=MOUNTING)
+    there = [claim, disk, attachment("pv", "a"), in_use("a", "pv"), *registered("a")]
+    failed = 'MountVolume.MountDevice failed for volume "pv" : rpc error: bad superblock'
+    if told == "event":
+        answer = await about(web, *there, event(web, "FailedMount", failed))
+        assert answer.answer == failed
+        assert waiting(answer).details == ("told 3 times as FailedMount, last 5s ago",)
+    else:
+        note = wait("node/a", UNIQUE, "rpc error: bad superblock", left=8)
+        answer = await about(web, *there, roles=[note])
+        assert answer.answer == "rpc error: bad superblock"
+        assert waiting(answer).ends == "tried again"
+
+
+async def test_volumes_that_are_no_claims_are_known_by_events_alone() -> None:
+    web = pod("web", on="a", status=MOUNTING)
+    failed = 'MountVolume.SetUp failed for volume "d" : configmap "nowhere" not found'
+    assert (await about(web, node("a"), event(web, "FailedMount", failed))).answer == failed
+
+
+# --- containers
+
+
+@pytest.mark.parametrize(
+    ("state", "answer", "advice"),
+    [
+        (
+            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}},
+            "ImagePullBackOff: Back-off pulling image",
+            "see whether the image exists and may be pulled: busybox",
+        ),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+                "lastState": {"terminated": {"exitCode": 3, "finishedAt": at(9)}},
+                "restartCount": 4,
+            },
+            "CrashLoopBackOff: back-off 40s",
+            "kubectl logs -n default web -c c --previous",
+        ),
+        (
+            {"state": {"running": {"startedAt": at(9)}}},
+            "it runs, and is not ready: its readiness or startup probe has not succeeded",
+            "kubectl logs -n default web -c c",
+        ),
+    ],
+    ids=["image", "crash loop", "probe"],
+)
+async def test_a_container_that_does_not_get_ready(
+    state: dict[str, object], answer: str, advice: str
+) -> None:
+    status = {"phase": "Pending", "containerStatuses": [{"name": "c", "image": "busybox", **state}]}
+    told = await about(pod("web", on="a", status=status), node("a"))
+    assert (told.answer, told.advice) == (answer, (advice,))
+
+
+# --- lost nodes, and the end
+
+
+async def test_a_pod_on_a_node_that_does_not_answer_is_evicted_when_its_toleration_ends() -> None:
+    key = "node.kubernetes.io/unreachable"
+    taint = {"key": key, "effect": "NoExecute", "timeAdded": at(100)}
+    tolerates = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    lost = node("a", ready=False, silent=100, spec={"taints": [taint]})
+    answer = await about(running("web", on="a", spec={"tolerations": [tolerates]}), lost)
+    assert answer.answer == "a has not answered for 1m 40s: nobody knows how the pod is"
+    evicted = answer.steps[-1]
+    assert evicted.until is not None
+    assert (evicted.ends, (evicted.until - answer.at).total_seconds()) == ("deleted", 200)
+
+
+async def test_a_pod_that_goes_waits_for_its_lost_node() -> None:
+    web = going(running("web", on="a"), 40)
+    answer = await about(web, node("a", ready=False))
+    assert answer.answer.endswith("and only its kubelet can say that nothing of the pod runs any more")
+    assert any("kubectl delete node a" in line for line in answer.advice)
+    answer = await about(web, node("a", ready=False, spec={"taints": [OUT]}))
+    assert answer.answer == "node a is out of service: it is removed any moment"
+
+
+async def test_a_pod_that_goes_waits_for_its_containers_and_then_for_its_volumes() -> None:
+    web = going(running("web", "data", on="a"), 5, grace=30)
+    answer = await about(web, node("a"))
+    assert answer.answer == "container c still runs"
+    assert waiting(answer).until is not None
+    ended = {"name": "c", "state": {"terminated": {"exitCode": 0}}}
+    web = change(web, status={"containerStatuses": [ended]})
+    note = wait("node/a", UNIQUE, "target is busy", left=4)
+    answer = await about(web, node("a"), roles=[note])
+    assert answer.answer == "vol-pv: target is busy, tried again in 4s"
+    assert answer.steps[0].what == "its containers have stopped"

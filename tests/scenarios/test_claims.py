@@ -228,9 +228,11 @@ def _explained_to_others(up: Up) -> None:
     code, told = up.explain("pvc/asked", "--kubeconfig", config)
     assert code == 3
     assert "waiting for pod asks to be scheduled" in told
-    assert "pods: only those of namespace default may be read" in told
-    assert "nodes: " in told
+    assert "Could not be asked - persistentvolumes: " in told
     assert "timers, backoff and mounts" in told
+    code, told = up.explain("pod/asks", "--kubeconfig", config)
+    assert code == 3
+    assert "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector" in told
     assert up.explain("pvc/nix", "--kubeconfig", config) == (
         1,
         'volplane: persistentvolumeclaims "nix" not found',

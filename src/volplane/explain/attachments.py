@@ -33,7 +33,7 @@ async def story(scene: Scene, attachment: VolumeAttachment, *, leaving: bool = F
     name = attachment.spec.source.persistent_volume_name or ""
     volume = controller.volumes.get(name)
     node = attachment.spec.node_name
-    if volume is None or not unique_name(volume):
+    if volume is None or not unique_name(volume) or await scene.lacks(Pod, PersistentVolume, Node):
         return await _alone(scene, attachment, name)
     (key,) = unique_name(volume)
     view = controller.view(key)

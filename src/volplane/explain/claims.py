@@ -29,6 +29,8 @@ MANY = 8  # candidates that are named; of more only the number
 async def story(scene: Scene, claim: PersistentVolumeClaim) -> Story:
     if claim.is_deleting:
         return await leaving(scene, claim)
+    if await scene.lacks(PersistentVolume, StorageClass):
+        return await _by_hearsay(scene, claim)
     binder = await scene.seen_by(Binder)
     told = await _binding(scene, claim, binder)
     if told.waits is None and claim.status.phase == "Bound":
@@ -38,6 +40,17 @@ async def story(scene: Scene, claim: PersistentVolumeClaim) -> Story:
 
 def rest(claim: PersistentVolumeClaim) -> str:
     return f"bound to {claim.spec.volume_name}, {claim.status.capacity.get('storage', '')}".rstrip(", ")
+
+
+async def _by_hearsay(scene: Scene, claim: PersistentVolumeClaim) -> Story:
+    """Who may not read volumes and classes cannot know what the binder sees, only what it has said."""
+    if claim.status.phase == "Bound":
+        return Story((done(f"bound to {claim.spec.volume_name}", BINDER),))
+    heard = await scene.heard(claim)
+    why = heard[0].message if heard else "nothing is told about it, and volumes and classes may not be read"
+    details = [f"told as {heard[0].reason}, last {ago(scene.now - heard[0].at)} ago"] if heard else []
+    created = moment(claim.metadata.creation_timestamp)
+    return Story((waits("get a volume", BINDER, why, since=created, details=details),))
 
 
 # --- getting a volume

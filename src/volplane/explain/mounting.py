@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from volplane.api.core import Node, PersistentVolume, Pod
-from volplane.api.storage import CSINode
+from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.controllers.attachdetach.controller import AttachDetach
 from volplane.controllers.attachdetach.facts import unique_name
 from volplane.controllers.binder.controller import Binder
@@ -28,8 +28,9 @@ FAILED = ("FailedMount", "FailedMapVolume", "FailedAttachVolume")
 async def story(scene: Scene, pod: Pod, node: Node | None) -> Story:
     """All volumes of a pod whose containers have not started."""
     told = Story()
-    for use in uses(pod):
-        told += await _volume(scene, pod, use, node)
+    if not await scene.lacks(Pod, Node, PersistentVolume, VolumeAttachment):
+        for use in uses(pod):
+            told += await _volume(scene, pod, use, node)
     if told.waits is None:
         told += await _kubelet(scene, pod)
     return told
@@ -99,7 +100,7 @@ async def _unregistered(scene: Scene, volume: PersistentVolume, node: str) -> St
     found = nodes.get(node)
     if (
         not driver
-        or "csinodes" in scene.still.unread
+        or await scene.lacks(CSINode)
         or (found and any(d.name == driver for d in found.spec.drivers))
     ):
         return None

@@ -29,7 +29,8 @@ async def story(scene: Scene, pod: Pod) -> Story:
     nodes = await scene.all(Node)
     node = nodes.get(pod.spec.node_name)
     told = Story((done(f"scheduled to {pod.spec.node_name}", "scheduler"),))
-    if trouble := unready(node, pod.spec.node_name, scene.now):
+    known = not await scene.lacks(Node)
+    if known and (trouble := unready(node, pod.spec.node_name, scene.now)):
         return told + _on_lost_node(scene, pod, node, trouble)
     if not has_begun(pod):
         volumes = await mounting.story(scene, pod, node)
@@ -189,6 +190,8 @@ async def leaving(scene: Scene, pod: Pod) -> Story:
                 *others,
             )
         )
+    if await scene.lacks(Node):
+        return Story((*_stopping(scene, pod, since, asked), *others), _stop_advice(pod))
     removed = [step for step in garbage.plan(pod, node, quarantine=0.0) if isinstance(step, garbage.Remove)]
     if removed:
         why = f"{removed[0].why}: it is removed any moment"

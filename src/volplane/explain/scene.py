@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from volplane.api import kinds
 from volplane.api.core import Event, Node
 from volplane.api.meta import Resource
 from volplane.base import clock
@@ -47,6 +48,12 @@ class Scene:
         cache = self.client.cache(type, namespace=namespace)
         await cache.synced()
         return cache
+
+    async def lacks(self, *types: type[Resource]) -> bool:
+        """Something of these kinds may not be read: then what is not there proves nothing."""
+        for each in types:
+            await self.all(each)
+        return any(kinds.of(each).plural in self.still.unread for each in types)
 
     async def seen_by(self, role: type[C], **options: Any) -> C:
         """A controller that has looked, and does nothing else."""

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from msgspec import structs
 
-from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.api.storage import StorageClass
 from volplane.controllers.binder.controller import Binder
 from volplane.explain import claims
 from volplane.explain.answer import Step, Story, waits
@@ -29,6 +30,8 @@ async def story(scene: Scene, pod: Pod, *, above: PersistentVolumeClaim | None =
         gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
         held = waits(what, "whoever put the gates there", f"scheduling gates: {gates}", since=since)
         return Story((held,), ("remove its spec.schedulingGates when it may run",))
+    if await scene.lacks(Node, PersistentVolume, StorageClass):
+        return Story((_by_hearsay(pod, what),))
     scheduler = await scene.seen_by(Scheduler)
     name = pod.spec.scheduler_name or DEFAULT
     decision = decide(pod, scheduler.world)
@@ -43,6 +46,13 @@ async def story(scene: Scene, pod: Pod, *, above: PersistentVolumeClaim | None =
 def _since(pod: Pod) -> datetime | None:
     told = next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), None)
     return moment(told.last_transition_time if told else pod.metadata.creation_timestamp)
+
+
+def _by_hearsay(pod: Pod, what: str) -> Step:
+    """Who may not read nodes cannot ask the filters, only read what the scheduler wrote."""
+    told = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
+    why = told.partition(". ")[0].rstrip(".") or "the scheduler has said nothing, and nodes may not be read"
+    return waits(what, pod.spec.scheduler_name or DEFAULT, why, since=_since(pod))
 
 
 # --- no node will have it

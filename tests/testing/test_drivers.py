@@ -129,7 +129,18 @@ def test_a_correct_driver_passes_everything_by_the_command(tmp_path: Path) -> No
     done = subprocess.run(
         [
             *(sys.executable, "-m", "volplane", "test-driver", "--driver-command", blocks.line()),
-            *("--secret", "key=sesame", "--seed", str(SEED), "--timeout", "180", "--skip", "^sanity/"),
+            *(
+                "--secret",
+                "key=sesame",
+                "--mutable-parameter",
+                "iops=3000",
+                "--seed",
+                str(SEED),
+                "--timeout",
+                "180",
+                "--skip",
+                "^sanity/",
+            ),
             *(word for kind, file in files.items() for word in (f"--{kind}", str(file))),
         ],
         cwd=tmp_path,

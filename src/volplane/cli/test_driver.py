@@ -34,6 +34,13 @@ SEEDS = 1 << 31
 @click.option(
     "--parameter", "parameters", multiple=True, metavar="KEY=VALUE", help="of new volumes, as in a class"
 )
+@click.option(
+    "--mutable-parameter",
+    "mutables",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="for volumes that are modified, as in a VolumeAttributesClass",
+)
 @click.option("--focus", default="", metavar="REGEX", help="only the cases whose names match")
 @click.option("--skip", default="", metavar="REGEX", help="not the cases whose names match")
 @click.option("--seed", type=int, default=None, help="of everything random; as printed by an earlier run")
@@ -50,6 +57,7 @@ def command(
     line: str | None,
     secrets: tuple[str, ...],
     parameters: tuple[str, ...],
+    mutables: tuple[str, ...],
     focus: str,
     skip: str,
     seed: int | None,
@@ -81,6 +89,7 @@ def command(
     if timeout <= 0:
         raise click.UsageError("--timeout must be more than nothing")
     sent, wanted = _pairs(secrets, "--secret"), _pairs(parameters, "--parameter")
+    mutable = _pairs(mutables, "--mutable-parameter")
     need_root()
     try:
         brought = guest.read(file) if file else guest.from_command(line or "")
@@ -88,6 +97,7 @@ def command(
         raise Failure(str(error)) from error
     again = ["volplane", "test-driver", *(["--driver", file] if file else ["--driver-command", line or ""])]
     again += [word for pair in parameters for word in ("--parameter", pair)]
+    again += [word for pair in mutables for word in ("--mutable-parameter", pair)]
     again += [word for pair in secrets for word in ("--secret", f"{pair.partition('=')[0]}=…")]
     chosen = runner.Settings(
         focus=focus,
@@ -99,7 +109,7 @@ def command(
     ended: list[Run] = []
 
     async def work(stop: asyncio.Event) -> None:
-        await until(stop, _test(brought, cases, chosen, again, sent, wanted, ended))
+        await until(stop, _test(brought, cases, chosen, again, sent, wanted, mutable, ended))
 
     serve(work, level="ERROR")
     if not ended:
@@ -118,6 +128,7 @@ async def _test(
     again: Sequence[str],
     secrets: dict[str, str],
     parameters: dict[str, str],
+    mutable: dict[str, str],
     ended: list[Run],
 ) -> None:
     progress = console.Progress(sys.stdout, total=len(cases) * settings.repeat)
@@ -137,6 +148,7 @@ async def _test(
             command=again,
             secrets=secrets,
             parameters=parameters,
+            mutable=mutable,
             started=started,
         )
     except (CannotStart, CannotBring) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from volplane.cluster.guest.model import Guest
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, Code
+from volplane.csi.services import METHODS
 from volplane.csi.tap import Tap
 from volplane.host import Host
 from volplane.host.mounts import read_table, unmount
@@ -48,7 +49,25 @@ class Remote:
         self.id, self.topology, self.most = "", dict[str, str](), 0  # of a node: its own answer
 
     async def plain(self, method: str, request: Message, *, timeout: float = CALL) -> Any:
+        """The answer; of a streaming call all answers."""
+        if METHODS[method].streams:
+            return await self._stream(method, request, timeout)
         return await self.instance.channel.call(method, request, timeout=timeout)
+
+    async def _stream(self, method: str, request: Message, timeout: float) -> list[Any]:
+        replies: list[Any] = []
+
+        async def send() -> Message:
+            """What is recorded: all of it in one message."""
+            whole = METHODS[method].reply()
+            async for reply in self.instance.channel.stream(method, request, timeout=timeout):
+                replies.append(reply)
+                whole.MergeFrom(reply)
+            return whole
+
+        channel = self.instance.channel
+        await self._bench.tap.passed(method, channel.component, channel.where, request, send)
+        return replies
 
     async def call(self, method: str, request: Message) -> Any:
         """As a cluster calls: whoever is told ABORTED comes again, because something else was under way."""
@@ -91,15 +110,18 @@ class Bench:
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
+        mutable: Mapping[str, str] | None = None,
         size: int = GIB,
     ) -> None:
         self.directory, self.tap, self.size = directory, tap, size
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
+        self.mutable = dict(mutable or {})
         self.random = Random(seed)
         self.host = Host()
         self.around: dict[str, Around] = {}
         self.volumes: list[Volume] = []
         self.snapshots: list[str] = []
+        self.groups: list[v1.VolumeGroupSnapshot] = []
         self.promises = promises.Promises()
         assert guest.node is not None
         mode = "all" if guest.together else "node"
@@ -148,7 +170,13 @@ class Bench:
             node.id, node.most = info.node_id, info.max_volumes_per_node
             node.topology = dict(info.accessible_topology.segments)
         self.promises.more = {
-            need for need, holds in (("secrets", self.secrets), ("nodes", len(self.nodes) > 1)) if holds
+            need
+            for need, holds in (
+                ("secrets", self.secrets),
+                ("mutable", self.mutable),
+                ("nodes", len(self.nodes) > 1),
+            )
+            if holds
         }
 
     async def takes(self, capability: v1.VolumeCapability) -> bool:
@@ -257,16 +285,30 @@ class Bench:
                 await instance.start()
         for volume in reversed(self.volumes):
             problems += await volume.remove()
-        for snapshot in self.snapshots:
+        for method, request in self._cut():
             try:
-                request = v1.DeleteSnapshotRequest(snapshot_id=snapshot, secrets=self.secrets)
-                await self.controller.settled("DeleteSnapshot", request)
+                await self.controller.settled(method, request)
             except CallError as error:
-                problems.append(f"DeleteSnapshot: {error}")
+                problems.append(f"{method}: {error}")
         self.volumes.clear()
         self.snapshots.clear()
+        self.groups.clear()
         await self.unmounted()
         return problems
+
+    def _cut(self) -> Iterator[tuple[str, Message]]:
+        """How the snapshots that a case has made are removed."""
+        for snapshot in self.snapshots:
+            yield "DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=snapshot, secrets=self.secrets)
+        for group in self.groups:
+            yield (
+                "DeleteVolumeGroupSnapshot",
+                v1.DeleteVolumeGroupSnapshotRequest(
+                    group_snapshot_id=group.group_snapshot_id,
+                    snapshot_ids=[one.snapshot_id for one in group.snapshots],
+                    secrets=self.secrets,
+                ),
+            )
 
     async def revive(self) -> None:
         """After a driver that does not answer, or does not start: from the beginning."""

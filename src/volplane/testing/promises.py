@@ -25,6 +25,12 @@ WORDS = {
     "expand-online": "its plugin capabilities do not say that it expands volumes in use (ONLINE)",
     "expand-node": "EXPAND_VOLUME is not among its node capabilities",
     "modify": "MODIFY_VOLUME is not among its controller capabilities",
+    "modify-parameters": "it modifies nothing, or no parameters were given (--mutable-parameter)",
+    "published-nodes": "LIST_VOLUMES_PUBLISHED_NODES is not among its controller capabilities",
+    "condition-controller": "VOLUME_CONDITION is not among its controller capabilities",
+    "get-snapshot": "GET_SNAPSHOT is not among its controller capabilities",
+    "group-snapshot": "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT is not among its group capabilities",
+    "metadata": "SNAPSHOT_METADATA_SERVICE is not among its plugin capabilities",
     "stage": "STAGE_UNSTAGE_VOLUME is not among its node capabilities",
     "stats": "GET_VOLUME_STATS is not among its node capabilities",
     "condition": "VOLUME_CONDITION is not among its node capabilities",
@@ -44,8 +50,9 @@ class Promises(Struct):
     plugin: set[str] = set()
     controller: set[str] = set()
     node: set[str] = set()
+    group: set[str] = set()
     expansion: str = ""  # ONLINE, OFFLINE
-    more: set[str] = set()  # what is known from elsewhere: secrets, nodes, inline
+    more: set[str] = set()  # what is known from elsewhere: secrets, mutable, nodes, inline
 
     def has(self, need: str) -> bool:
         return need in self.all()
@@ -68,6 +75,12 @@ class Promises(Struct):
             "expand-online": self.expansion == "ONLINE" and "EXPAND_VOLUME" in c | n,
             "expand-node": "EXPAND_VOLUME" in n,
             "modify": "MODIFY_VOLUME" in c,
+            "modify-parameters": "MODIFY_VOLUME" in c and "mutable" in self.more,
+            "published-nodes": "LIST_VOLUMES_PUBLISHED_NODES" in c,
+            "condition-controller": "VOLUME_CONDITION" in c,
+            "get-snapshot": "GET_SNAPSHOT" in c,
+            "group-snapshot": "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT" in self.group,
+            "metadata": "SNAPSHOT_METADATA_SERVICE" in p,
             "stage": "STAGE_UNSTAGE_VOLUME" in n,
             "stats": "GET_VOLUME_STATS" in n,
             "condition": "VOLUME_CONDITION" in n,
@@ -100,6 +113,11 @@ async def ask(controller: Caller, node: Caller, *, timeout: float) -> Promises:
         reply = await controller.call("ControllerGetCapabilities", request, timeout=timeout)
         kinds = v1.ControllerServiceCapability.RPC.Type
         made.controller = {_name(kinds, one.rpc.type) for one in reply.capabilities}
+    if "GROUP_CONTROLLER_SERVICE" in made.plugin:
+        wanted = v1.GroupControllerGetCapabilitiesRequest()
+        reply = await controller.call("GroupControllerGetCapabilities", wanted, timeout=timeout)
+        groups = v1.GroupControllerServiceCapability.RPC.Type
+        made.group = {_name(groups, one.rpc.type) for one in reply.capabilities}
     try:
         reply = await node.call("NodeGetCapabilities", v1.NodeGetCapabilitiesRequest(), timeout=timeout)
     except CallError as error:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from volplane.api.core import Secret
+from volplane.api.storage import VolumeAttributesClass
 from volplane.cluster.guest.model import Guest
 from volplane.csi import tap
 from volplane.host.mounts import read_table
@@ -34,6 +35,7 @@ async def drive(
     command: Sequence[str] = (),
     secrets: Mapping[str, str] | None = None,
     parameters: Mapping[str, str] | None = None,
+    mutable: Mapping[str, str] | None = None,
     nodes: int = 2,
     directory: Path | None = None,
     started: Callable[[Run], None] = lambda run: None,
@@ -43,6 +45,7 @@ async def drive(
     run = Run("", "", [], settings.seed, list(command))
     secrets = {**own_secrets(guest), **(secrets or {})}
     parameters = {**own_parameters(guest), **(parameters or {})}
+    mutable = {**own_mutable(guest), **(mutable or {})}
     async with place(directory) as directory:
         with tap.tapped() as recorder:
             bare = [case for case in cases if not case.whole and case.name != sanity.CASE]
@@ -54,12 +57,16 @@ async def drive(
                 nodes=nodes,
                 secrets=secrets,
                 parameters=parameters,
+                mutable=mutable,
             )
             async with bench:
                 promises = bench.promises
                 run.driver, run.version = promises.name, promises.version
                 run.promises = sorted(
-                    promises.plugin | promises.controller | {f"node {n}" for n in promises.node}
+                    promises.plugin
+                    | promises.controller
+                    | {f"node {n}" for n in promises.node}
+                    | {f"group {n}" for n in promises.group}
                 )
                 run.nodes = [node.id for node in bench.nodes]
                 started(run)
@@ -105,6 +112,12 @@ def own_parameters(guest: Guest) -> dict[str, str]:
     if not guest.classes:
         return {}
     return {k: v for k, v in guest.classes[0].parameters.items() if not k.startswith("csi.storage.k8s.io/")}
+
+
+def own_mutable(guest: Guest) -> dict[str, str]:
+    """Of the file's first VolumeAttributesClass."""
+    classes = (o for o in guest.objects if isinstance(o, VolumeAttributesClass))
+    return dict(next((one.parameters for one in classes), {}))
 
 
 def own_secrets(guest: Guest) -> dict[str, str]:

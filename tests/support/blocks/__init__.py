@@ -1,4 +1,4 @@
-"""A correct driver, and twelve that are not: what the driver test bench is tested with."""
+"""A correct driver, and many that are not: what the driver test bench is tested with."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.blocks.driver import Blocks, key_of
+from tests.support.blocks.rich import Rich
+from tests.support.blocks.rich_mutants import RICH
 from volplane.csi import v1
 from volplane.host import filesystems
 from volplane.sdk import errors
@@ -137,7 +139,7 @@ class DoubleAttach(Blocks):
 
 
 MUTANTS: Mapping[str, type[Blocks]] = {
-    "none": Blocks,
+    "none": Rich,
     "not-idempotent": NotIdempotent,
     "loses-publish-context": LosesPublishContext,
     "formats-twice": FormatsTwice,
@@ -150,4 +152,5 @@ MUTANTS: Mapping[str, type[Blocks]] = {
     "unstage-removes-data": UnstageRemovesData,
     "snapshot-not-consistent": SnapshotIsLate,
     "double-attach": DoubleAttach,
+    **RICH,
 }

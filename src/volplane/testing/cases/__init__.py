@@ -10,10 +10,14 @@ from volplane.testing.cases import (
     controller,
     copies,
     disturbed,
+    groups,
     growth,
     identity,
     leaks,
+    metadata,
+    modify,
     node,
+    told,
 )
 
 
@@ -28,6 +32,10 @@ BARE: tuple[Case, ...] = (
     *node.case,
     *growth.case,
     *copies.case,
+    *groups.case,
+    *metadata.case,
+    *modify.case,
+    *told.case,
     *disturbed.case,
     *leaks.case,
 )

@@ -1,0 +1,106 @@
+"""A volume's mutable parameters change, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from volplane.csi import v1
+from volplane.csi.outcome import Code
+from volplane.testing.bench import WRITER, Bench
+from volplane.testing.case import Table, demand
+from volplane.testing.cases.controller import UNKNOWN
+from volplane.testing.volume import Volume
+
+case = Table()
+
+NONE = {"volplane.example.com/no-such-parameter": "1"}
+
+
+def modify_request(
+    bench: Bench, volume: str, parameters: Mapping[str, str]
+) -> v1.ControllerModifyVolumeRequest:
+    return v1.ControllerModifyVolumeRequest(
+        volume_id=volume, mutable_parameters=parameters, secrets=bench.secrets
+    )
+
+
+async def modified(bench: Bench, volume: Volume) -> None:
+    await bench.controller.call("ControllerModifyVolume", modify_request(bench, volume.id, bench.mutable))
+
+
+@case(
+    "modify/in use",
+    "ControllerModifyVolume",
+    "A volume in use takes its new parameters, as often as it is asked, and keeps its data.",
+    "modify-parameters",
+    "create",
+)
+async def in_use(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    for _ in range(2):
+        await modified(bench, volume)
+    await bench.same(volume, volume.target(node), written, "after the volume was modified in use")
+    await volume.down(node)
+    await bench.same(volume, await volume.up(node), written, "after it was modified, when it came back")
+
+
+@case(
+    "modify/from the start",
+    "CreateVolume",
+    "A volume is made with mutable parameters; the same request again is the same volume.",
+    "modify-parameters",
+    "create",
+)
+async def from_the_start(bench: Bench) -> None:
+    request = bench.wanted(bench.fresh())
+    request.mutable_parameters.update(bench.mutable)
+    volume = Volume(bench, request, WRITER)
+    bench.volumes.append(volume)
+    await volume.create()
+    first = volume.id
+    await volume.create()
+    if volume.id != first:
+        bench.volumes.append(_stray(bench, volume, first))
+    demand(volume.id == first, f"CreateVolume called twice is {first}, then {volume.id}")
+
+
+def _stray(bench: Bench, volume: Volume, id: str) -> Volume:
+    made = Volume(bench, volume.request, volume.capability)
+    made.made = v1.Volume(volume_id=id)
+    return made
+
+
+@case(
+    "modify/unknown parameter",
+    "ControllerModifyVolume Errors",
+    "A parameter that the driver does not know is INVALID_ARGUMENT.",
+    "modify",
+    "create",
+)
+async def unknown_parameter(bench: Bench) -> None:
+    volume = await bench.create()
+    await bench.refused(
+        (Code.INVALID_ARGUMENT,),
+        bench.controller,
+        "ControllerModifyVolume",
+        modify_request(bench, volume.id, NONE),
+        "with a parameter that nobody knows",
+    )
+
+
+@case(
+    "modify/unknown volume",
+    "ControllerModifyVolume Errors",
+    "A volume that does not exist is NOT_FOUND.",
+    "modify-parameters",
+)
+async def unknown_volume(bench: Bench) -> None:
+    await bench.refused(
+        (Code.NOT_FOUND,),
+        bench.controller,
+        "ControllerModifyVolume",
+        modify_request(bench, UNKNOWN, bench.mutable),
+        "of an unknown volume",
+    )

@@ -1,0 +1,310 @@
+"""What a driver tells of its volumes, snapshots and room while they are used: page by page, and truly."""
+
+from __future__ import annotations
+
+from volplane.csi import convert, v1
+from volplane.csi.outcome import Code
+from volplane.testing.bench import WRITER, Bench, Mode
+from volplane.testing.case import NotPromised, Table, demand
+from volplane.testing.cases.attach import FEW
+from volplane.testing.cases.copies import snapshot
+from volplane.testing.cases.growth import controller_grown
+
+case = Table()
+
+ELSEWHERE = "volplane-no-such-place"
+LARGEST = 1 << 60  # bytes beyond which nobody means a size
+
+
+# --- volumes
+
+
+async def _entry(bench: Bench, id: str) -> v1.ListVolumesResponse.Entry:
+    token = ""
+    while True:
+        reply = await bench.controller.call("ListVolumes", v1.ListVolumesRequest(starting_token=token))
+        for entry in reply.entries:
+            if entry.volume.volume_id == id:
+                found: v1.ListVolumesResponse.Entry = entry
+                return found
+        token = reply.next_token
+        demand(token, f"{id} is there, and is not listed")
+
+
+@case(
+    "list/published nodes",
+    "ListVolumes",
+    "A volume that is attached is listed with the nodes that it is at.",
+    "list",
+    "published-nodes",
+    "attach",
+    "create",
+)
+async def published_nodes(bench: Bench) -> None:
+    volume, node = await bench.create(), bench.nodes[0]
+    await volume.attach(node)
+    told = list((await _entry(bench, volume.id)).status.published_node_ids)
+    demand(node.id in told, f"{volume.id} is at {node.id}, listed is {told}")
+    if bench.promises.has("get"):
+        request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
+        reply = await bench.controller.call("ControllerGetVolume", request)
+        told = list(reply.status.published_node_ids)
+        demand(node.id in told, f"{volume.id} is at {node.id}, told is {told}", section="ControllerGetVolume")
+
+
+def _healthy(condition: v1.VolumeCondition, who: str, section: str) -> None:
+    demand(not condition.abnormal, f"{who}: nothing is wrong, told is {condition.message!r}", section=section)
+    demand(condition.message, f"{who}: a condition has words, and this one has none", section=section)
+
+
+@case(
+    "list/condition",
+    "ListVolumes",
+    "A driver that knows its volumes' condition tells it with each volume.",
+    "list",
+    "condition-controller",
+    "create",
+)
+async def list_condition(bench: Bench) -> None:
+    volume = await bench.create()
+    status = (await _entry(bench, volume.id)).status
+    demand(status.HasField("volume_condition"), f"{volume.id} is listed without its condition")
+    _healthy(status.volume_condition, "ListVolumes", "ListVolumes")
+
+
+@case(
+    "get/condition",
+    "ControllerGetVolume",
+    "A driver that knows its volumes' condition tells it.",
+    "get",
+    "condition-controller",
+    "create",
+)
+async def get_condition(bench: Bench) -> None:
+    volume = await bench.create()
+    request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
+    reply = await bench.controller.call("ControllerGetVolume", request)
+    demand(reply.status.HasField("volume_condition"), f"{volume.id} is told without its condition")
+    _healthy(reply.status.volume_condition, "ControllerGetVolume", "ControllerGetVolume")
+
+
+@case(
+    "stats/condition",
+    "NodeGetVolumeStats",
+    "A node that knows its volumes' condition tells it.",
+    "condition",
+    "stats",
+    "create",
+)
+async def node_condition(bench: Bench) -> None:
+    volume, node = await bench.published(), bench.nodes[0]
+    request = v1.NodeGetVolumeStatsRequest(
+        volume_id=volume.id, volume_path=volume.target(node), staging_target_path=volume.staging(node)
+    )
+    reply = await node.call("NodeGetVolumeStats", request)
+    demand(reply.HasField("volume_condition"), f"{volume.id} is told without its condition")
+    _healthy(reply.volume_condition, "NodeGetVolumeStats", "NodeGetVolumeStats")
+
+
+@case(
+    "get/after it has grown",
+    "ControllerGetVolume",
+    "What is told of a volume is how it is now: its size, and that it is gone.",
+    "get",
+    "expand-controller",
+    "create",
+)
+async def get_grown(bench: Bench) -> None:
+    volume = await bench.create()
+    request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
+    await controller_grown(bench, volume, 2 * bench.size)
+    told = (await bench.controller.call("ControllerGetVolume", request)).volume.capacity_bytes
+    demand(
+        not told or told >= 2 * bench.size, f"it has grown to {2 * bench.size} bytes, told is {told}"
+    )  # 0: not known
+    await volume.delete()
+    await bench.refused(
+        (Code.NOT_FOUND,), bench.controller, "ControllerGetVolume", request, "of a volume that is deleted"
+    )
+
+
+# --- snapshots
+
+
+@case(
+    "snapshot/pages",
+    "ListSnapshots",
+    "Every snapshot once, on one page or on many; none that was deleted.",
+    "snapshot",
+    "list-snapshots",
+    "create",
+)
+async def snapshot_pages(bench: Bench) -> None:
+    ids = [(await snapshot(bench, await bench.create())).snapshot_id for _ in range(3)]
+    for most in (0, 1, 2):
+        found = await _snapshots(bench, most)
+        missing = [one for one in ids if found.count(one) != 1]
+        demand(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
+    request = v1.DeleteSnapshotRequest(snapshot_id=ids[0], secrets=bench.secrets)
+    await bench.controller.call("DeleteSnapshot", request)
+    demand(ids[0] not in await _snapshots(bench), f"{ids[0]} is deleted and still listed")
+
+
+async def _snapshots(bench: Bench, most: int = 0) -> list[str]:
+    found: list[str] = []
+    token = ""
+    while True:
+        request = v1.ListSnapshotsRequest(max_entries=most, starting_token=token, secrets=bench.secrets)
+        reply = await bench.controller.call("ListSnapshots", request)
+        came = [entry.snapshot.snapshot_id for entry in reply.entries]
+        demand(not most or len(came) <= most, f"{most} entries are the most that is asked for, {came} came")
+        found, token = found + came, reply.next_token
+        if not token:
+            return found
+
+
+@case(
+    "snapshot/invalid token",
+    "ListSnapshots Errors",
+    "A token that is none is ABORTED.",
+    "list-snapshots",
+)
+async def snapshot_token(bench: Bench) -> None:
+    request = v1.ListSnapshotsRequest(starting_token="volplane-no-such-token", secrets=bench.secrets)
+    await bench.refused(
+        (Code.ABORTED,), bench.controller, "ListSnapshots", request, "with a token that is none"
+    )
+
+
+@case(
+    "snapshot/get",
+    "GetSnapshot",
+    "A snapshot is found by its id; one that is not there is NOT_FOUND.",
+    "snapshot",
+    "get-snapshot",
+    "create",
+)
+async def get_snapshot(bench: Bench) -> None:
+    made = await snapshot(bench, await bench.create())
+    request = v1.GetSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
+    told = (await bench.controller.call("GetSnapshot", request)).snapshot
+    demand(
+        (told.snapshot_id, told.source_volume_id) == (made.snapshot_id, made.source_volume_id),
+        f"asked for {made.snapshot_id} of {made.source_volume_id}, told of {told.snapshot_id!r} of"
+        f" {told.source_volume_id!r}",
+    )
+    unknown = v1.GetSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
+    await bench.refused((Code.NOT_FOUND,), bench.controller, "GetSnapshot", unknown, "of an unknown snapshot")
+
+
+# --- room
+
+
+@case(
+    "capacity/largest volume",
+    "GetCapacity",
+    "A volume larger than `maximum_volume_size` is refused: OUT_OF_RANGE. Neither bound is negative.",
+    "capacity",
+    "create",
+)
+async def largest(bench: Bench) -> None:
+    request = v1.GetCapacityRequest(volume_capabilities=[WRITER], parameters=bench.parameters)
+    if bench.promises.has("topology") and bench.nodes[0].topology:
+        request.accessible_topology.CopyFrom(convert.topology(bench.nodes[0].topology))
+    reply = await bench.controller.call("GetCapacity", request)
+    for bound in ("maximum_volume_size", "minimum_volume_size"):
+        demand(getattr(reply, bound).value >= 0, f"{bound} is {getattr(reply, bound).value}")
+    most = reply.maximum_volume_size.value
+    if not reply.HasField("maximum_volume_size") or most >= LARGEST:
+        raise NotPromised("GetCapacity tells no largest size of a volume")
+    wanted = bench.wanted(bench.fresh(), size=most + 1)
+    await bench.refused(
+        (Code.OUT_OF_RANGE,),
+        bench.controller,
+        "CreateVolume",
+        wanted,
+        f"with {most + 1} of at most {most} bytes",
+    )
+
+
+@case(
+    "provision/topology of nobody",
+    "CreateVolume Errors",
+    "A volume that is required at a place that is not there is refused: RESOURCE_EXHAUSTED.",
+    "create",
+    "topology",
+)
+async def nowhere(bench: Bench) -> None:
+    if not bench.nodes[0].topology:
+        raise NotPromised("its nodes tell no topology")
+    place = convert.topology(dict.fromkeys(bench.nodes[0].topology, ELSEWHERE))
+    request = bench.wanted(bench.fresh())
+    request.accessibility_requirements.CopyFrom(v1.TopologyRequirement(requisite=[place], preferred=[place]))
+    # That there is no such place may be seen as an argument that is wrong, too.
+    codes = (Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT)
+    await bench.refused(codes, bench.controller, "CreateVolume", request, "for a place that is not there")
+
+
+@case(
+    "attach/limit is given back",
+    "ControllerUnpublishVolume",
+    "A node at its limit takes another volume when one has left it.",
+    "attach",
+    "create",
+)
+async def given_back(bench: Bench) -> None:
+    node = bench.nodes[-1]
+    if not 0 < node.most <= FEW:
+        raise NotPromised(f"the node's limit is {node.most or 'none'}, and not tried out above {FEW}")
+    volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
+    for volume in volumes[:-1]:
+        await volume.attach(node)
+    await volumes[0].detach(node)
+    await volumes[-1].attach(node)
+
+
+@case(
+    "identity/limit",
+    "NodeGetInfo",
+    "How many volumes a node takes is not negative; 0 leaves it to the caller.",
+)
+async def limit(bench: Bench) -> None:
+    for node in bench.nodes:
+        demand(node.most >= 0, f"{node.id} takes {node.most} volumes")
+
+
+# --- writers
+
+
+@case(
+    "publish/several writers",
+    "NodePublishVolume",
+    "A volume for several writers of one node is published for each of them, and all see the same.",
+    "single-writer",
+    "create",
+)
+async def several(bench: Bench) -> None:
+    capability = convert.capability(Mode.SINGLE_NODE_MULTI_WRITER)
+    volume, node = await bench.published(capability=capability), bench.nodes[0]
+    second = await volume.publish(node, "b")
+    written = bench.payload()
+    await volume.write(second, written)
+    await bench.same(volume, volume.target(node), written, "at the first target, written at the second")
+
+
+@case(
+    "publish/the next pod",
+    "NodePublishVolume",
+    "A volume for a single writer is published at the next target when it has left the last one.",
+    "single-writer",
+    "create",
+)
+async def next_pod(bench: Bench) -> None:
+    capability = convert.capability(Mode.SINGLE_NODE_SINGLE_WRITER)
+    volume, node = await bench.published(capability=capability), bench.nodes[0]
+    written = bench.payload()
+    await volume.write(volume.target(node), written)
+    await volume.unpublish(node)
+    await bench.same(
+        volume, await volume.publish(node, "b"), written, "for the pod that came after the first"
+    )

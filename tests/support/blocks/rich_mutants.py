@@ -1,0 +1,146 @@
+"""The rich driver with one mistake each, one for every kind of promise that it makes beyond the plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tests.support.blocks.driver import Blocks
+from tests.support.blocks.rich import Rich
+from volplane.csi import convert, v1
+from volplane.sdk import errors
+
+ZONE = {"blocks.example.com/zone": "a"}
+
+
+class GroupForgetsAVolume(Rich):
+    def covered(self, volumes: list[str]) -> list[str]:
+        return volumes[:1]
+
+
+class GroupOneByOne(Rich):
+    """Each snapshot is its own moment."""
+
+    async def cut_together(self, cuts: dict[str, str]) -> None:
+        for volume, snapshot in reversed(cuts.items()):
+            await super().cut_together({volume: snapshot})
+
+
+class GroupLeavesSnapshots(Rich):
+    def doomed(self, snapshots: list[str]) -> list[str]:
+        return snapshots[1:]
+
+
+class ModifiesAnything(Rich):
+    """Takes what it does not know, and does nothing with it."""
+
+    def check(self, parameters: object) -> None:
+        """Whatever."""
+
+
+class DeltaMisses(Rich):
+    """The last block that has changed is not told."""
+
+    def changed(self, base: str, target: str) -> list[tuple[int, int]]:
+        return super().changed(base, target)[:-1]
+
+
+class NeverStartsOver(Rich):
+    """Whatever the offset, from the beginning."""
+
+    def get_metadata_allocated(self, request: v1.GetMetadataAllocatedRequest):  # type: ignore[no-untyped-def]
+        request.starting_offset = 0
+        return super().get_metadata_allocated(request)
+
+
+class NowhereKnown(Rich):
+    def nodes(self, id: str) -> list[str]:
+        return []
+
+
+class NoCondition(Rich):
+    def condition(self) -> v1.VolumeCondition | None:
+        return None
+
+
+class OneSnapshotPage(Rich):
+    """The first page of snapshots, and never a token."""
+
+    async def list_snapshots(self, request: v1.ListSnapshotsRequest) -> v1.ListSnapshotsResponse:
+        reply = await super().list_snapshots(request)
+        reply.next_token = ""
+        return reply
+
+
+class AnySize(Rich):
+    def measure(self, size: int) -> None:
+        """Sparse files may have any."""
+
+
+class TwoWriters(Rich):
+    """Lets a second pod in where one was to be alone."""
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        request.volume_capability.access_mode.mode = v1.VolumeCapability.AccessMode.SINGLE_NODE_WRITER
+        return await super().node_publish_volume(request)
+
+
+class KeepsTheSlot(Rich):
+    """Counts a volume that has left its node as long as it exists."""
+
+    def admit(self, nodes: list[str], request: v1.ControllerPublishVolumeRequest) -> None:
+        super().admit(nodes, request)
+        book = self.root / f"taken.{request.node_id}"
+        taken = set(book.read_text().split()) if book.exists() else set()
+        there = {id for id, _ in self.notes("vol")}
+        taken = (taken & there) | {request.volume_id}
+        if len(taken) > 4:
+            raise errors.ResourceExhausted(f"{request.node_id} has {len(taken) - 1} volumes")
+        book.write_text(" ".join(sorted(taken)))
+
+
+class Zoned(Blocks):
+    """Correct: volumes are in the one zone that there is."""
+
+    claims: ClassVar[frozenset[str]] = Blocks.claims | {"VOLUME_ACCESSIBILITY_CONSTRAINTS"}
+
+    async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
+        wanted = [dict(t.segments) for t in request.accessibility_requirements.requisite]
+        if wanted and ZONE not in wanted and self.minds():
+            raise errors.ResourceExhausted(f"there is no room in {wanted}")
+        reply = await super().create_volume(request)
+        reply.volume.accessible_topology.append(convert.topology(ZONE))
+        return reply
+
+    def minds(self) -> bool:
+        return True
+
+    async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+        reply = await super().node_get_info(request)
+        reply.accessible_topology.CopyFrom(convert.topology(ZONE))
+        return reply
+
+
+class Displaced(Zoned):
+    """Makes the volume where it likes."""
+
+    def minds(self) -> bool:
+        return False
+
+
+RICH: Mapping[str, type[Blocks]] = {
+    "zoned": Zoned,
+    "group-forgets-a-volume": GroupForgetsAVolume,
+    "group-one-by-one": GroupOneByOne,
+    "group-leaves-snapshots": GroupLeavesSnapshots,
+    "modifies-anything": ModifiesAnything,
+    "delta-misses": DeltaMisses,
+    "never-starts-over": NeverStartsOver,
+    "nowhere-known": NowhereKnown,
+    "no-condition": NoCondition,
+    "one-snapshot-page": OneSnapshotPage,
+    "any-size": AnySize,
+    "two-writers": TwoWriters,
+    "keeps-the-slot": KeepsTheSlot,
+    "displaced": Displaced,
+}

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from hypothesis.internal.conjecture import providers
 
-from tests.support import machine, peers, second_look
+from tests.support import machine, peers, second_look, withheld
 from volplane.base.virtual import VirtualLoop
 
 # The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
@@ -36,6 +36,7 @@ os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.envir
 
 
 pytest_addoption, pytest_configure = second_look.pytest_addoption, second_look.pytest_configure
+pytest_collection_modifyitems = withheld.pytest_collection_modifyitems
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -56,11 +57,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs root")
     for mark in item.iter_markers("peer"):
         for peer in mark.args:
-            if peers.find(peer) is None:
-                reason = peers.why_missing(peer)
-                if peers.must_be_there(peer):
-                    pytest.fail(f"{reason}; CI is meant to have it")
-                pytest.skip(reason)
+            peers.require(peer)
 
 
 # Everything that a test makes lies below one directory, so that what is left of it can be told from what

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tests.support.ebs import BLOCK, CAP_SYS_RESOURCE, EXT4, GIB, MODE, has_capability, refused, world
+from tests.support.ebs import BLOCK, EXT4, GIB, MODE, refused, world
+from tests.support.withheld import CAP_SYS_RESOURCE
 from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
 from volplane.drivers.ebs import Account, Controller, connect
@@ -312,12 +313,12 @@ async def test_block_volumes(tmp_path: Path) -> None:
         await w.wipe(volume, "i-1")
 
 
-@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("ext4", marks=pytest.mark.capability(CAP_SYS_RESOURCE)), "xfs"]
+)
 async def test_a_volume_grows_while_it_is_used(tmp_path: Path, kind: str) -> None:
     if shutil.which(f"mkfs.{kind}") is None:
         pytest.skip(f"mkfs.{kind} is not installed")
-    if kind == "ext4" and not has_capability(CAP_SYS_RESOURCE):
-        pytest.skip("the kernel lets nobody without CAP_SYS_RESOURCE grow a mounted ext4")
     capability = convert.capability(MODE.SINGLE_NODE_WRITER, fs_type=kind)
     async with world(tmp_path) as w:
         volume = await w.create()

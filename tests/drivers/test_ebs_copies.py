@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ebs import (
-    BLOCK,
-    CAP_SYS_RESOURCE,
-    EXT4,
-    GIB,
-    MODE,
-    World,
-    has_capability,
-    refused,
-    world,
-)
+from tests.support.ebs import BLOCK, EXT4, GIB, MODE, World, refused, world
+from tests.support.withheld import CAP_SYS_RESOURCE, has_capability
 from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
 from volplane.drivers.ebs.parameters import parse_change

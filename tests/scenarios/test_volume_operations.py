@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.up import Up, wait_until
+from tests.support.withheld import CAP_SYS_RESOURCE
 from volplane.rules import resizing
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("kubectl"), pytest.mark.slow]
@@ -226,10 +227,8 @@ def test_an_ext4_volume_grows_while_nobody_uses_it_and_is_bigger_at_its_next_mou
     end(up, "after")
 
 
+@pytest.mark.capability(CAP_SYS_RESOURCE)
 def test_a_mounted_ext4_volume_grows_under_its_pod(up: Up) -> None:
-    capabilities = int(_status_line("CapEff"), 16)
-    if not capabilities >> 24 & 1:
-        pytest.skip("growing a mounted ext4 needs CAP_SYS_RESOURCE, which this machine does not give")
     up.apply(claim("busy"))
     run(up, "busy", "busy")
     before = write(up, "busy")
@@ -238,11 +237,6 @@ def test_a_mounted_ext4_volume_grows_under_its_pod(up: Up) -> None:
     assert mebibytes(up, "busy") > 1500
     assert read(up, "busy") == before
     end(up, "busy")
-
-
-def _status_line(name: str) -> str:
-    with open("/proc/self/status") as lines:
-        return next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
 
 
 def test_a_growth_that_cannot_be_is_given_up_for_a_smaller_one(up: Up) -> None:

@@ -19,7 +19,6 @@ from volplane.sdk import Server
 from volplane.store.memory import MemoryStore
 
 GIB = 1 << 30
-CAP_SYS_RESOURCE = 24
 MODE = v1.VolumeCapability.AccessMode
 EXT4 = convert.capability(MODE.SINGLE_NODE_MULTI_WRITER, fs_type="ext4")
 BLOCK = convert.capability(MODE.SINGLE_NODE_WRITER, block=True)
@@ -130,12 +129,6 @@ async def world(directory: Path) -> AsyncIterator[World]:
             for driver in drivers:
                 await driver.close()
     await host.close()
-
-
-def has_capability(number: int) -> bool:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    effective = next(line.split()[1] for line in lines if line.startswith("CapEff"))
-    return bool(int(effective, 16) >> number & 1)
 
 
 async def refused(code: Code, call: object) -> str:

@@ -10,6 +10,8 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tools import peers as builds
 
 BIN = builds.CACHE / "bin"
@@ -49,6 +51,15 @@ def why_missing(name: str) -> str:
     except FileNotFoundError:
         return f"peer {name} {peer.version} is not built: `{by}` does"
     return f"peer {name} {peer.version} could not be built: {said}"
+
+
+def require(name: str, because: str = "") -> None:
+    """Go on only where it is; `because` says what the test has to do with it."""
+    if find(name) is None:
+        reason = because + why_missing(name)
+        if must_be_there(name):
+            pytest.fail(f"{reason}; CI is meant to have it")
+        pytest.skip(reason)
 
 
 def must_be_there(name: str) -> bool:

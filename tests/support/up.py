@@ -23,6 +23,7 @@ from volplane.cluster.layout import Layout, Memory
 
 BIN = Path(sys.executable).parent
 VOLPLANE = str(BIN / "volplane")
+PATIENCE = float(os.environ.get("VOLPLANE_PATIENCE", "1"))  # how much slower than usual it may be here
 
 
 class Stuck(AssertionError):
@@ -31,7 +32,7 @@ class Stuck(AssertionError):
 
 def wait_until(what: str, test: Callable[[], Any], seconds: float = 30.0) -> Any:
     """The first truthy answer of `test`; a test's own waiting, never the product's."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     last: Any = None
     while time.monotonic() < end:
         try:

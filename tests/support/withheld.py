@@ -1,0 +1,74 @@
+"""Tests that need more than this machine gives to root: `@pytest.mark.capability(CAP_SYS_RESOURCE)`.
+
+Where the capability is there they run like any other. Where it is not, the same test runs in a guest kernel:
+here its place is taken by an item that boots one, and passes if the test has passed in there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.support import guest_kernel, peers
+
+ROOT = Path(__file__).resolve().parents[2]
+SLOWER = "5"
+CAP_SYS_RESOURCE = 24  # the kernel asks for it before it grows a mounted ext4
+
+
+def has_capability(number: int) -> bool:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in lines if line.startswith("CapEff"))
+    return bool(int(effective, 16) >> number & 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [InGuest.of(item) if _is_withheld(item) else item for item in items]
+
+
+def _is_withheld(item: pytest.Item) -> bool:
+    numbers = (mark.args[0] for mark in item.iter_markers("capability"))
+    return os.geteuid() == 0 and not all(map(has_capability, numbers))
+
+
+class NotPassed(Exception):
+    pass
+
+
+class InGuest(pytest.Item):
+    test: pytest.Item
+
+    @classmethod
+    def of(cls, test: pytest.Item) -> Self:
+        item: Self = cls.from_parent(test.parent, name=test.name)
+        item.test = test
+        item.own_markers.extend(test.own_markers)
+        return item
+
+    def setup(self) -> None:
+        peers.require(guest_kernel.PROGRAM, "the kernel withholds a capability here, and ")
+
+    def runtest(self) -> None:
+        env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+        env["VOLPLANE_PATIENCE"] = SLOWER
+        done = guest_kernel.run(
+            [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", self.nodeid],
+            directory=self.config.rootpath,
+            env=env,
+            shown=[ROOT, Path(sys.prefix), peers.BIN],
+        )
+        # A test that is skipped in there has shown nothing, but leaves the code of a success.
+        if done.code != 0 or "1 passed" not in done.output:
+            raise NotPassed(done.output)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *more: Any) -> Any:
+        if isinstance(excinfo.value, NotPassed | guest_kernel.GuestDied):
+            return f"in the guest kernel:\n{excinfo.value}"
+        return super().repr_failure(excinfo, *more)
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        return self.test.reportinfo()

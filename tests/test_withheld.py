@@ -1,0 +1,65 @@
+"""What this machine withholds is done in a guest kernel: it changes nothing here, and its word is checked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support import guest_kernel, machine
+
+pytestmark = [pytest.mark.root, pytest.mark.peer(guest_kernel.PROGRAM)]
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFTEST = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.support.withheld import pytest_collection_modifyitems
+"""
+SKIPPED_IN_THERE = """
+import pytest
+from tests.support.withheld import CAP_SYS_RESOURCE, has_capability
+
+@pytest.mark.capability(CAP_SYS_RESOURCE)
+def test_it():
+    pytest.skip(f"capable: {has_capability(CAP_SYS_RESOURCE)}")
+"""
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def test_the_guest_has_the_machines_files_and_cannot_write_them(tmp_path: Path) -> None:
+    there = f"test -e {__file__} && ! test -e {tempfile.gettempdir()}/other"
+    closed = f"! touch {tmp_path}/made && ! touch {sys.prefix}/made"
+    own = "touch /tmp/made && grep -q 000001ffffffffff /proc/self/status"
+    (Path(tempfile.gettempdir()) / "other").touch()
+    done = guest_kernel.run(
+        ["sh", "-c", f"{there} && {closed} && {own} && echo $0 && exit 3", "it's there"],
+        directory=tmp_path,
+        env=ENV,
+        shown=[ROOT, Path(sys.prefix)],
+    )
+    assert (done.code, done.output.splitlines()[-1]) == (3, "it's there"), done.output
+    assert not Path("/tmp/made").exists()
+
+
+def test_a_guest_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(guest_kernel.GuestDied, match="not done after 1s"):
+        guest_kernel.run(["sleep", "1000"], directory=tmp_path, env=ENV, seconds=1)
+    assert machine.processes(Path(tempfile.gettempdir())) == {}
+
+
+def test_a_test_that_the_guest_skips_has_not_passed(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST.format(root=str(ROOT)))
+    (tmp_path / "test_it.py").write_text(SKIPPED_IN_THERE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = capability\naddopts = -rs\n")
+    command = ["setpriv", "--bounding-set", "-sys_resource", sys.executable, "-m", "pytest", "-q"]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stdout
+    assert "in the guest kernel:" in done.stdout
+    assert "capable: True" in done.stdout

@@ -28,8 +28,10 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
         chmod 755 /usr/sbin/policy-rc.d
     fi
-    apt-get -qq update >/dev/null && apt-get -qq install -y --no-install-recommends $missing >/dev/null ||
-        echo "could not install:$missing" >&2
+    install() { apt-get -qq install -y --no-install-recommends "$@" >/dev/null; }
+    apt-get -qq update >/dev/null && install $missing || for package in $missing; do
+        install "$package" || echo "could not install: $package" >&2 # one that is not to be had keeps out no other
+    done
 else
     echo "missing packages (install them as root):$missing" >&2
 fi

@@ -29,6 +29,7 @@ ITSELF = {  # what a program is told of its pod
     "POD_NAME": "metadata.name",
     "NAMESPACE": "metadata.namespace",
 }
+DATA = f"{KUBELET}/csi-hostpath-data"  # where the host-path driver has its volumes
 BUILT_IN = "volplane/"  # images that are coroutines of the node
 
 
@@ -56,39 +57,50 @@ class Stage:
             name = f"crd/{kind}.snapshot.storage.k8s.io"
             self.up.kubectl("wait", "--for=condition=Established", name, f"--timeout={PATIENCE:.0f}s")
 
-    def hostpath(self, *, registrar: str = "") -> None:
-        """Upstream's host-path driver on the first node, registered by upstream's registrar or by ours."""
-        self.apply(DRIVER)
+    def hostpath(
+        self,
+        *flags: str,
+        driver: str = HOSTPATH,
+        node: str = NODE,
+        data: str = DATA,
+        attach: bool = True,
+    ) -> None:
+        """Upstream's host-path driver on a node, registered by upstream's registrar where there is one."""
+        self.apply(csi_driver(driver, attachRequired=attach))
         plugin = container(
             "hostpathplugin",
             [
-                f"--drivername={HOSTPATH}",
+                f"--drivername={driver}",
                 "--endpoint=unix:///csi/csi.sock",
                 "--nodeid=$(NODE_NAME)",
-                "--enable-attach=true",
+                f"--enable-attach={str(attach).lower()}",
                 "-v=5",
+                *flags,
             ],
             mounts={"/csi": "socket", KUBELET: "kubelet", "/csi-data-dir": "data", "/dev": "dev"},
             privileged=True,
         )
-        flags = ["--csi-address=/csi/csi.sock", f"--kubelet-registration-path={socket(HOSTPATH)}"]
         register = container(
-            registrar or f"{BUILT_IN}csi-node-driver-registrar",
-            [*flags, "--plugin-registration-path=/registration"],
+            theirs_or_ours("csi-node-driver-registrar"),
+            [
+                "--csi-address=/csi/csi.sock",
+                f"--kubelet-registration-path={socket(driver)}",
+                "--plugin-registration-path=/registration",
+            ],
             mounts={"/csi": "socket", "/registration": "registration"},
         )
         volumes = {
-            "socket": plugin_directory(HOSTPATH),
+            "socket": plugin_directory(driver),
             "kubelet": KUBELET,
             "registration": f"{KUBELET}/plugins_registry",
-            "data": f"{KUBELET}/csi-hostpath-data",
+            "data": data,
             "dev": "/dev",
         }
-        self.run("csi-hostpathplugin", [plugin, register], volumes)
-        self.wait("the driver is registered", lambda: HOSTPATH in self._drivers())
+        self.run(f"{driver.partition('.')[0]}-{node}", [plugin, register], volumes, node=node)
+        self.wait(f"{driver} is registered", lambda: driver in self._drivers(node))
 
-    def _drivers(self) -> list[str]:
-        return [driver["name"] for driver in self.up.get("csinode", NODE)["spec"].get("drivers") or []]
+    def _drivers(self, node: str) -> list[str]:
+        return [driver["name"] for driver in self.up.get("csinode", node)["spec"].get("drivers") or []]
 
     def sidecar(
         self,
@@ -111,18 +123,19 @@ class Stage:
     def attacher(self, driver: str) -> None:
         """Upstream's where this machine has it, else ours; each with an account of its own."""
         self.account("csi-attacher", "ebs-external-attacher-role")
-        theirs = peers.find("csi-attacher") is not None
-        program = "csi-attacher" if theirs else f"{BUILT_IN}csi-attacher"
-        self.sidecar(program, driver, "-v=5", account="csi-attacher")
+        self.sidecar(theirs_or_ours("csi-attacher"), driver, "-v=5", account="csi-attacher")
 
     def ours(self, role: str, driver: str, *flags: str, account: str) -> None:
         """One of our roles as a process, with a kubeconfig that has an account's token."""
         address = self.up.directory / "n" / "1" / "plugins" / driver / "csi.sock"
         arguments = [f"--kubeconfig={self._login(account)}", f"--csi-address={address}", *flags]
-        with (self.up.directory / f"{role}.log").open("ab") as log:
-            self.processes[role] = subprocess.Popen(
+        with self._log(name := f"{role}-{driver}").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
                 [VOLPLANE, role, *arguments], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
+
+    def _log(self, process: str) -> Path:
+        return self.up.directory / f"{process}.log"
 
     def _login(self, account: str) -> str:
         admin = yaml.safe_load(Path(self.up.kubeconfig).read_text())
@@ -154,8 +167,9 @@ class Stage:
         *,
         account: str = "default",
         namespace: str = "default",
+        node: str = NODE,
     ) -> None:
-        self.apply(pod(name, containers, volumes, account=account, namespace=namespace))
+        self.apply(pod(name, containers, volumes, account=account, namespace=namespace, node=node))
         self.programs.append((namespace, name))
         self.wait(f"{name} runs", lambda: self._phase(name, namespace) == "Running")
 
@@ -226,7 +240,7 @@ class Stage:
             )
             said.append(f"--- {name}\n{logs}")
         for role in self.processes:
-            lines = (self.up.directory / f"{role}.log").read_text(errors="replace").splitlines()
+            lines = self._log(role).read_text(errors="replace").splitlines()
             said.append("\n".join((f"--- {role}", *lines[-40:])))
         return "\n".join(said)
 
@@ -253,6 +267,11 @@ class Stage:
             process.terminate()
         for role, process in self.processes.items():
             assert process.wait(60) == 0, f"{role} ended with {process.returncode}"
+
+
+def theirs_or_ours(program: str) -> str:
+    """Upstream's where this machine has it."""
+    return program if peers.find(program) is not None else f"{BUILT_IN}{program}"
 
 
 def without_snapshot_controller() -> list[str]:
@@ -366,16 +385,10 @@ def worker(
     }
 
 
-DRIVER = thing(
-    "storage.k8s.io/v1",
-    "CSIDriver",
-    HOSTPATH,
-    spec={
-        "attachRequired": True,
-        "podInfoOnMount": True,
-        "volumeLifecycleModes": ["Persistent", "Ephemeral"],
-    },
-)
+def csi_driver(name: str, **more: Any) -> dict[str, Any]:
+    """As host-path's own manifests describe it."""
+    modes = {"podInfoOnMount": True, "volumeLifecycleModes": ["Persistent", "Ephemeral"]}
+    return thing("storage.k8s.io/v1", "CSIDriver", name, spec={**modes, **more})
 
 
 def storage_class(name: str, driver: str, **fields: Any) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""Our sidecars and node with upstream's host-path driver: a volume's life from claim to deletion.
+"""Our sidecars and nodes with upstream's host-path driver: a volume's life from claim to deletion.
 
-The sidecars are processes of their own, each with the role that it has in the EBS driver's deployment.
+The sidecars are processes of their own, each with the role that it has in the EBS driver's deployment. The
+driver is registered by upstream's registrar where this machine has it, by ours elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +16,15 @@ from tests.peers import stage as stages
 from tests.peers import stories
 from tests.peers.stage import HOSTPATH, Stage
 
+OTHER = "worker-2"
+SHARED = "shared.hostpath.csi.example"
+
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("kubectl", "hostpathplugin")]
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with stages.staged() as stage:
+    with stages.staged(nodes=2) as stage:
         stage.hostpath()
         stage.account("our-provisioner", "ebs-external-provisioner-role")
         stage.account("our-attacher", "ebs-external-attacher-role")
@@ -43,7 +48,7 @@ def test_a_volume_is_made_and_removed(stage: Stage) -> None:
 
 def test_a_volume_is_made_where_its_pod_is_to_run(stage: Stage) -> None:
     stage.claim("late", "late")
-    stage.pod("user", stories.WRITE, {stories.DATA: "late"}, node="")
+    stage.pod("user", stories.WRITE, {stories.DATA: "late"})
     terms = stage.bound("late")["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert [e["key"] for t in terms for e in t["matchExpressions"]] == ["topology.hostpath.csi/node"]
     stories.remove(stage, "user", "late")
@@ -101,6 +106,25 @@ def test_a_claim_is_cloned(stage: Stage) -> None:
 
 def test_a_raw_device_is_given_to_a_pod(stage: Stage) -> None:
     stories.block(stage, "hostpath")
+
+
+def test_a_shared_volume_is_mounted_on_two_nodes(stage: Stage, tmp_path: Path) -> None:
+    """The driver learns of its volumes from its directory when it starts, and then keeps to itself: so that
+    two of them know one volume, the second starts when the volume is there.
+    """
+    flags, both = ("--enable-topology=false",), str(tmp_path)
+    stage.hostpath(*flags, driver=SHARED, data=both, attach=False)
+    stage.ours("provisioner", SHARED, account="our-provisioner")
+    stage.apply(stages.storage_class("shared", SHARED))
+    stage.claim("shared", "shared", accessModes=["ReadWriteMany"])
+    stage.bound("shared")
+    stage.hostpath(*flags, driver=SHARED, node=OTHER, data=both, attach=False)
+    stage.pod("here", stories.WRITE, {stories.DATA: "shared"})
+    stage.pod("there", stories.READ + "; echo again > /data/answer", {stories.DATA: "shared"}, node=OTHER)
+    answer = stage.up.kubectl("exec", "here", "-c", "stay", "--", "cat", "/data/answer")
+    assert answer.strip() == "again"
+    stories.remove(stage, "there", "")
+    stories.remove(stage, "here", "shared")
 
 
 def test_nobody_was_refused_anything_or_had_to_be_restarted(stage: Stage) -> None:

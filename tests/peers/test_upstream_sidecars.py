@@ -13,7 +13,6 @@ import pytest
 from tests.peers import stage as stages
 from tests.peers import stories
 from tests.peers.stage import HOSTPATH, NODE, Stage
-from tests.support import peers
 
 PEERS = (
     "kubectl",
@@ -40,7 +39,7 @@ def stage() -> Iterator[Stage]:
         stage.roles("csi-resizer", "rbac.yaml")
         stage.roles("csi-snapshotter", "rbac-csi-snapshotter.yaml")
         stage.roles("snapshot-controller", "rbac-snapshot-controller.yaml")
-        stage.hostpath(registrar=_theirs_or("csi-node-driver-registrar", ""))
+        stage.hostpath()
         stage.attacher(HOSTPATH)
         for sidecar in ELECTED:
             stage.sidecar(sidecar, HOSTPATH, "-v=5", "--leader-election", account=sidecar)
@@ -50,10 +49,6 @@ def stage() -> Iterator[Stage]:
             stages.snapshot_class("hostpath", HOSTPATH),
         )
         yield stage
-
-
-def _theirs_or(name: str, ours: str) -> str:
-    return name if peers.find(name) else ours
 
 
 def test_the_provisioner_makes_and_removes_a_volume(stage: Stage) -> None:
@@ -82,7 +77,7 @@ def test_the_registrar_registers_the_driver_with_our_node(stage: Stage) -> None:
     (driver,) = [d for d in stage.up.get("csinode", NODE)["spec"]["drivers"] if d["name"] == HOSTPATH]
     assert driver["nodeID"] == NODE
     assert driver["topologyKeys"] == ["topology.hostpath.csi/node"]
-    logs = stage.up.kubectl("logs", "csi-hostpathplugin", "-c", "csi-node-driver-registrar")
+    logs = stage.up.kubectl("logs", "hostpath-worker-1", "-c", "csi-node-driver-registrar")
     # Releases before and after the move to another protobuf print the same message in two spellings.
     assert "PluginRegistered:true" in logs or "plugin_registered:true" in logs
 

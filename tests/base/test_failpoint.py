@@ -63,3 +63,15 @@ def test_a_file_that_names_another_point_stays(tmp_path: Path) -> None:
     file.write_text("write:create:pods")
     assert run(VOLPLANE_FAILPOINT_FILE=str(file)) == 0
     assert file.exists()
+
+
+def test_a_file_may_name_several_points_for_one_death_after_the_other(tmp_path: Path) -> None:
+    file, log = tmp_path / "point", tmp_path / "log"
+    file.write_text("write:create:pods:before\nwrite:create:pods:after")
+    where = {"VOLPLANE_FAILPOINT_FILE": str(file), "VOLPLANE_FAILPOINT_LOG": str(log)}
+    assert run(**where) == -signal.SIGKILL
+    assert file.read_text() == "write:create:pods:after"
+    assert run(**where) == -signal.SIGKILL
+    assert log.read_text().splitlines() == ["write:create:pods:before"] * 2 + ["write:create:pods:after"]
+    assert [p.name for p in tmp_path.iterdir()] == ["log"]
+    assert run(**where) == 0

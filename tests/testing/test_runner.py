@@ -30,6 +30,7 @@ class Idle:
         self.promises = Promises(controller={"CREATE_DELETE_VOLUME"})
         self.tap, self.random = tap.Tap(), Random(0)
         self.problems, self.cleaned, self.revived = problems or [], 0, 0
+        self.repeated = 0
 
     async def clean(self) -> list[str]:
         self.cleaned += 1

@@ -8,6 +8,7 @@ vain look at `armed` first.
 
 `VOLPLANE_FAILPOINT_FILE=file` is for processes that live through many deaths of others: the name stands in
 the file, which may come at any time. The first to reach it takes the file away and dies; nobody else does.
+Further lines of the file are put back for whoever comes next: a process can die there again and again.
 
     write:<verb>:<resource>:before|after    API server, around the store's commit
     ask:<verb>:<resource>:before|after      whoever asks it for that over HTTPS
@@ -91,11 +92,16 @@ def _hit(name: str) -> None:
 def _is_our_turn(name: str) -> bool:
     try:
         with open(_file) as file:
-            if file.read() != name:
-                return False
+            first, _, rest = file.read().partition("\n")
+        if first != name:
+            return False
         os.unlink(_file)  # which only one can
     except FileNotFoundError:
         return False
+    if rest:
+        with open(f"{_file}.rest", "w") as file:
+            file.write(rest)
+        os.rename(f"{_file}.rest", _file)
     return True
 
 

@@ -71,6 +71,10 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     if lifeline := os.environ.get("VOLPLANE_LIFELINE"):
         # Readable means closed: the process that keeps us is gone, and the next one must find nobody here.
         loop.add_reader(int(lifeline), os._exit, 1)
+    if "VOLPLANE_CALLS" in os.environ:
+        from volplane.csi import recording  # not for those that never call a driver
+
+        recording.begin()
     tidying = asyncio.create_task(memory.keep_tidy(), name="memory")
     place = os.environ.get("VOLPLANE_WAITS")
     try:

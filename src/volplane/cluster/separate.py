@@ -291,6 +291,7 @@ class Separate:
             self._processes[role] = process
             self.runs.write(role, process.pid)
             code = await process.wait()
+            self._ended(role)
             lived = clock.now() - began
             # Killed, or at work for a while: that it can start is known.
             failing = 0.0 if code < 0 or lived > GIVE_UP else failing or began
@@ -299,6 +300,9 @@ class Separate:
             log.warning("%s ended with %d; starting it again", role, code, extra={"log": self.runs.log(role)})
             pause = FIRST_PAUSE if lived > WORTH * pause else min(pause * 2, LONGEST_PAUSE)
             await asyncio.sleep(pause)
+
+    def _ended(self, role: str) -> None:
+        """Told of each process that ends unasked, before the role is started again."""
 
     async def _wait_for_revival(self, role: str) -> None:
         while self.runs.crashed(role).exists():

@@ -161,6 +161,7 @@ class Tap:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.ended: Callable[[Call], None] | None = None  # is told of each call that has come to its end
         self._rules: list[Rule] = []
         self._number = 0
 
@@ -242,10 +243,16 @@ class Tap:
         except BaseException:
             call.code = Code.CANCELLED.name
             raise
+        else:
+            call.code, call.response = Code.OK.name, redact.text(reply)
+            return reply
         finally:
             call.end = time.monotonic()
-        call.code, call.response = Code.OK.name, redact.text(reply)
-        return reply
+            self._done(call)
+
+    def _done(self, call: Call) -> None:
+        if self.ended is not None:
+            self.ended(call)
 
     def _noted(self, method: str, caller: str, address: str, request: Message) -> Call:
         self._number += 1

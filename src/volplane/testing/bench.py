@@ -79,8 +79,8 @@ class Remote:
     async def settled(self, method: str, request: Message, unsettled: tuple[Code, ...] = _UNSETTLED) -> Any:
         """Repeated, as a caller does who does not know how the last one ended, until it is answered."""
         if method == "ControllerUnpublishVolume":
-            # A disk may be held for a moment by a mount namespace that others have just copied; every cluster
-            # tries a detach again.
+            # A disk may be held for a moment by a mount namespace that others have just copied. The section's
+            # errors leave FAILED_PRECONDITION open here, and every cluster tries a detach again.
             unsettled += (Code.FAILED_PRECONDITION,)
         end, pause = time.monotonic() + SETTLE, 0.01
         while True:
@@ -89,6 +89,7 @@ class Remote:
             except CallError as error:
                 if error.code not in unsettled or time.monotonic() > end:
                     raise
+            self._bench.repeated += 1
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
@@ -119,6 +120,7 @@ class Bench:
         self.random = Random(seed)
         self.host = Host()
         self.around: dict[str, Around] = {}
+        self.repeated = 0  # calls that were made again, as a cluster does, because the answer asked for it
         self.volumes: list[Volume] = []
         self.snapshots: list[str] = []
         self.groups: list[v1.VolumeGroupSnapshot] = []

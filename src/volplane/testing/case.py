@@ -30,6 +30,7 @@ class Case(Struct, frozen=True):
     run: Callable[[Any], Awaitable[None]]
     needs: tuple[str, ...] = ()  # of `Promises.has`
     whole: bool = False  # needs a cluster, not only sockets
+    apart: bool = False  # whose roles are processes, so that each can be killed
 
 
 Body = Callable[[Any], Awaitable[None]]
@@ -38,9 +39,9 @@ Body = Callable[[Any], Awaitable[None]]
 class Table:
     """The cases of one module, in the order in which they are written."""
 
-    def __init__(self, *, whole: bool = False) -> None:
+    def __init__(self, *, whole: bool = False, apart: bool = False) -> None:
         self._cases: list[Case] = []
-        self._whole = whole
+        self._whole, self._apart = whole, apart
 
     def __iter__(self) -> Iterator[Case]:
         return iter(self._cases)
@@ -54,7 +55,7 @@ class Table:
 
     def add(self, name: str, section: str, demands: str, body: Body, *needs: str) -> None:
         title = section if section.startswith(KUBERNETES) else f"{SPEC}: {section}"
-        self._cases.append(Case(name, title, demands, body, needs, self._whole))
+        self._cases.append(Case(name, title, demands, body, needs, self._whole, self._apart))
 
 
 def demand(holds: object, what: str, *, section: str = "") -> None:

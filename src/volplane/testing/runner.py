@@ -41,6 +41,7 @@ class Result(Struct):
     reason: str = ""
     seconds: float = 0.0
     round: int = 1
+    repeated: int = 0  # calls that the bench made again, because the driver's answer asked for it
     calls: list[Call] = []
     logs: dict[str, str] = {}  # by instance; of failed cases
     began: float = 0.0  # time.monotonic, to which the calls' times refer
@@ -60,6 +61,7 @@ class World(Protocol):
     promises: Promises
     tap: Tap
     random: Random
+    repeated: int
 
     async def clean(self) -> list[str]: ...
 
@@ -94,10 +96,10 @@ async def judged(world: World, case: Case, settings: Settings, round: int = 1) -
         return result
     world.random = Random(f"{settings.seed}/{case.name}/{round}")
     first, marks = len(world.tap.calls), world.marks()
-    result.began = time.monotonic()
+    result.began, before = time.monotonic(), world.repeated
     await _tried(world, case, settings, result, first)
     await _cleaned(world, result)
-    result.seconds = time.monotonic() - result.began
+    result.seconds, result.repeated = time.monotonic() - result.began, world.repeated - before
     if result.verdict is Verdict.FAILED:
         result.calls = world.tap.calls[first:]
         result.logs = world.logs(marks)

@@ -10,6 +10,7 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from volplane.api.core import Secret
 from volplane.api.storage import VolumeAttributesClass
@@ -17,6 +18,7 @@ from volplane.cluster.guest.model import Guest
 from volplane.csi import tap
 from volplane.host.mounts import read_table
 from volplane.testing import runner, sanity
+from volplane.testing.apart import Apart
 from volplane.testing.bench import BLOCK, Bench
 from volplane.testing.case import Case
 from volplane.testing.report import Run
@@ -82,12 +84,12 @@ async def drive(
             if whole:
                 if guest.driver is not None and "Ephemeral" in guest.driver.spec.volume_lifecycle_modes:
                     promises.more.add("inline")
-                world = Whole(
-                    guest, directory / "w", promises, tap=recorder, secrets=secrets, parameters=parameters
-                )
-                async with world:
-                    for number in range(1, settings.repeat + 1):
-                        run.results += await runner.run(world, whole, settings, told, number)
+                given: dict[str, Any] = {"tap": recorder, "secrets": secrets, "parameters": parameters}
+                for kind, name, apart in ((Whole, "w", False), (Apart, "a", True)):
+                    if mine := [case for case in whole if case.apart is apart]:
+                        async with kind(guest, directory / name, promises, **given) as world:
+                            for number in range(1, settings.repeat + 1):
+                                run.results += await runner.run(world, mine, settings, told, number)
     run.seconds = time.monotonic() - began
     return run
 

@@ -7,9 +7,10 @@ found comes back in a directory that all pods share with us.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -25,18 +26,24 @@ from volplane.cluster.apply import typed
 from volplane.cluster.brought import Brought
 from volplane.cluster.guest.deploy import manifests
 from volplane.cluster.guest.model import Guest
+from volplane.cluster.separate import Separate
 from volplane.cluster.whole import Cluster, Settings
-from volplane.csi.tap import Tap
+from volplane.csi.tap import Call, Tap
 from volplane.node.containers import records
+from volplane.node.containers.base import ContainerSpec
+from volplane.node.containers.records import Record
+from volplane.testing import asking, specs
 from volplane.testing.case import Broken, NotPromised
+from volplane.testing.ledger import Tally
 from volplane.testing.promises import Promises
+from volplane.testing.specs import CLASS
+from volplane.testing.stuck import Stuck
 from volplane.testing.waiting import until
 
 NAMESPACE = "default"
-CLASS = "volplane-test"
-SHELF = "/shelf"
-DATA = "/data"
-GIB = 1 << 30
+FORCE = 15.0  # seconds in which a cluster has to notice that something was unmounted by force
+RESTART = 0.5  # seconds before a driver that was killed is started again, at most
+_RETRYING = ("provisioner", "attacher", "resizer", "snapshotter")
 KUBELET_PARTS = ("pods", "plugins/kubernetes.io/csi")
 _SECRETS = (
     "provisioner",
@@ -48,6 +55,7 @@ _SECRETS = (
 )
 
 T = TypeVar("T", bound=Resource)
+R = TypeVar("R")
 
 
 class Whole:
@@ -65,14 +73,22 @@ class Whole:
         secrets: Mapping[str, str] | None = None,
     ) -> None:
         self.guest, self.promises, self.tap = guest, promises, tap
+        self.stuck = Stuck()
+        tap.ended = self.stuck.heard
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
         self.directory, self.shelf = directory, directory / "shelf"
         self.random = Random(0)
         self.waiting = ""  # for what, while it does
-        self._settings = Settings(data_dir=str(directory / "c"), nodes=nodes, nodes_per_zone=nodes)
-        self._brought = Brought(guests=(guest,), ours=False)
+        self.repeated = 0  # by us: here all callers are the cluster's
+        self._settings = Settings(
+            data_dir=str(directory / "c"),
+            nodes=nodes,
+            nodes_per_zone=nodes,
+            max_container_restart_period=RESTART,
+        )
+        self._brought = Brought(guests=(quick(guest),), ours=False)
         self._known: set[tuple[type[Resource], str]] = set()
-        self.cluster: Cluster
+        self.cluster: Cluster | Separate
 
     async def __aenter__(self) -> Whole:
         self.shelf.mkdir(parents=True, exist_ok=True)
@@ -84,8 +100,11 @@ class Whole:
             raise
         return self
 
+    def _composed(self) -> Cluster | Separate:
+        return Cluster(self._settings, self._brought)
+
     async def _start(self) -> None:
-        self.cluster = await Cluster(self._settings, self._brought).__aenter__()
+        self.cluster = await self._composed().__aenter__()
         try:
             await self.cluster.ready()
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Node):
@@ -143,64 +162,30 @@ class Whole:
     def fresh(self, prefix: str) -> str:
         return f"{prefix}-{self.random.getrandbits(32):08x}"
 
+    async def ask(self, work: Callable[[], Awaitable[R]]) -> R:
+        """A request to the API server, which is always there."""
+        return await work()
+
     async def make(self, thing: dict[str, Any]) -> Any:
         thing["metadata"].setdefault("namespace", NAMESPACE)
-        made = await self.client.create(typed(thing))
-        self._known.add((type(made), made.name))
-        return made
+        wanted = typed(thing)
+        self._known.add((type(wanted), wanted.name))
+        return await self.ask(lambda: self.client.create(wanted, exists_ok=True))
 
     async def claim(
         self, *, block: bool = False, mode: str = "ReadWriteOnce", source: Mapping[str, str] | None = None
     ) -> str:
-        spec: dict[str, Any] = {
-            "accessModes": [mode],
-            "storageClassName": CLASS,
-            "resources": {"requests": {"storage": "1Gi"}},
-        }
-        if block:
-            spec["volumeMode"] = "Block"
-        if source:
-            spec["dataSource"] = dict(source)
-        thing = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": self.fresh("claim")},
-        }
-        made = await self.make({**thing, "spec": spec})
-        return str(made.name)
+        name = self.fresh("claim")
+        await self.make(specs.claim(name, block=block, mode=mode, source=source))
+        return name
 
     async def pod(
-        self,
-        script: str,
-        claim: str = "",
-        *,
-        node: str = "",
-        block: bool = False,
-        readonly: bool = False,
-        volume: Mapping[str, Any] | None = None,
-        sub_path: str = "",
-        **more: Any,
+        self, script: str, claim: str = "", *, volume: Mapping[str, Any] | None = None, **more: Any
     ) -> str:
         """A pod whose container runs `script` with the volume at /data (or as /dev/data)."""
         name = self.fresh("pod")
-        container: dict[str, Any] = {"name": "main", "image": "busybox", "command": ["sh", "-c", script]}
-        container["volumeMounts"] = [{"name": "shelf", "mountPath": SHELF}]
-        if block:
-            container["volumeDevices"] = [{"name": "data", "devicePath": "/dev/data"}]
-        else:
-            mount = {"name": "data", "mountPath": DATA, "readOnly": readonly}
-            container["volumeMounts"].append({**mount, **({"subPath": sub_path} if sub_path else {})})
         source = volume or {"persistentVolumeClaim": {"claimName": claim}}
-        spec = {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 1,
-            "automountServiceAccountToken": False,
-            "containers": [container],
-            "volumes": [{"name": "data", **source}, {"name": "shelf", "hostPath": {"path": str(self.shelf)}}],
-            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
-            **more,
-        }
-        await self.make({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        await self.make(specs.pod(name, script, volume=source, shelf=str(self.shelf), **more))
         return name
 
     # --- what cases wait for
@@ -208,7 +193,7 @@ class Whole:
     async def until(self, kind: type[T], holds: Callable[[], object], what: str) -> None:
         """By watching; ends with the case's own time."""
         self.waiting = what
-        await until(self.client, kind, holds)
+        await self.stuck.unless(until(self.client, kind, holds))
         self.waiting = ""
 
     def get_pod(self, name: str) -> Pod | None:
@@ -251,13 +236,16 @@ class Whole:
         return pod
 
     async def remove_pod(self, name: str) -> None:
-        await self.client.delete(Pod, name, NAMESPACE, missing_ok=True)
+        await self.delete(Pod, name)
         await self.until(Pod, lambda: self.get_pod(name) is None, f"pod {name} is gone")
+
+    async def delete(self, kind: type[Resource], name: str) -> None:
+        await self.ask(lambda: self.client.delete(kind, name, NAMESPACE, missing_ok=True))
 
     async def remove_claim(self, name: str) -> None:
         claim = self.client.cache(PersistentVolumeClaim).get(name, NAMESPACE)
         volume = claim.spec.volume_name if claim else ""
-        await self.client.delete(PersistentVolumeClaim, name, NAMESPACE, missing_ok=True)
+        await self.delete(PersistentVolumeClaim, name)
         gone = self.client.cache(PersistentVolumeClaim)
         await self.until(
             PersistentVolumeClaim, lambda: gone.get(name, NAMESPACE) is None, f"claim {name} is gone"
@@ -268,9 +256,16 @@ class Whole:
                 PersistentVolume, lambda: volumes.get(volume) is None, f"volume {volume} is gone"
             )
 
-    async def detached(self) -> None:
+    async def detached(self, volumes: Collection[str] | None = None) -> None:
+        """These volumes, or all."""
         cache = self.client.cache(VolumeAttachment)
-        await self.until(VolumeAttachment, lambda: not list(cache.all()), "every volume is detached")
+
+        def held() -> list[VolumeAttachment]:
+            return [
+                a for a in cache.all() if volumes is None or a.spec.source.persistent_volume_name in volumes
+            ]
+
+        await self.until(VolumeAttachment, lambda: not held(), "every volume is detached")
 
     def read(self, name: str) -> str:
         try:
@@ -296,21 +291,15 @@ class Whole:
 
     # --- what the field does
 
-    async def kill_driver(self, node: str = "", *, controller: bool = False) -> int:
-        """kill -9 of the driver's containers; how many there were."""
+    async def kill_driver(self, socket: str = "") -> int:
+        """kill -9 of the driver's containers, or of the one behind a socket; how many there were."""
         killed = 0
         for member in self.cluster.members:
-            if node and member.name != node:
+            if socket and not socket.startswith(f"{member.root}/"):
                 continue
             for record in await self.cluster.host.call(records.load_all, str(member.root / "containers")):
-                spec = record.started.spec
-                mine = spec.name == "driver" and (
-                    not controller or spec.pod_name.startswith(("controller", "driver"))
-                )
-                if mine and record.ending is None and record.started.lives:
-                    with suppress(ProcessLookupError):
-                        os.kill(record.started.pid, signal.SIGKILL)
-                        killed += 1
+                if record.started.spec.name == "driver" and _serves(record.started.spec, socket):
+                    killed += _killed(record)
         return killed
 
     async def restart(self) -> None:
@@ -322,24 +311,58 @@ class Whole:
 
     async def clean(self) -> list[str]:
         self.tap.clear()
+        self.stuck.begin()
+        try:
+            await self.clear()
+        except Broken as error:
+            return [str(error), *await self._by_force()]
+        finally:
+            self._known.clear()
+        return []
+
+    async def _by_force(self) -> list[str]:
+        """What the driver does not unmount is unmounted, so that the other cases can still be run."""
+        for target in reversed(await self.left()):
+            await self.cluster.host.unmount(target, detach=True)
+        try:
+            async with asyncio.timeout(FORCE):
+                await self.clear()
+        except (Broken, TimeoutError):
+            return ["nor by force"]
+        return []
+
+    async def clear(self) -> None:
+        """All that the case has made is deleted, until it is gone."""
+        volumes = self._volumes()
         for kind in (Pod, VolumeSnapshot, PersistentVolumeClaim):
-            for known, name in sorted(self._known, key=lambda pair: pair[1]):
-                if known is kind:
-                    await self.client.delete(kind, name, NAMESPACE, missing_ok=True)
+            for name in sorted(name for known, name in self._known if known is kind):
+                await self.delete(kind, name)
         await self.until(Pod, lambda: not self._mine(Pod), "the case's pods are gone")
         await self.until(
             PersistentVolumeClaim, lambda: not self._mine(PersistentVolumeClaim), "its claims are gone"
         )
-        cache = self.client.cache(PersistentVolume)
-        await self.until(PersistentVolume, lambda: not list(cache.all()), "its volumes are gone")
-        if any(kind is VolumeSnapshot for kind, _ in self._known):
-            contents = self.client.cache(VolumeSnapshotContent)
-            await self.until(
-                VolumeSnapshotContent, lambda: not list(contents.all()), "its snapshots are gone"
-            )
-        await self.detached()
-        self._known.clear()
-        return []
+        volumes |= self._volumes()
+        known = self.client.cache(PersistentVolume)
+        await self.until(PersistentVolume, lambda: not any(map(known.get, volumes)), "its volumes are gone")
+        await self._snapshots_gone()
+        await self.detached(volumes)
+
+    async def _snapshots_gone(self) -> None:
+        mine = {name for kind, name in self._known if kind is VolumeSnapshot}
+        if not mine:
+            return
+        contents = self.client.cache(VolumeSnapshotContent)
+        await self.until(
+            VolumeSnapshotContent,
+            lambda: not any(c.spec.volume_snapshot_ref.name in mine for c in contents.all()),
+            "its snapshots are gone",
+        )
+
+    def _volumes(self) -> set[str]:
+        """Of the case's claims."""
+        mine = {name for kind, name in self._known if kind is PersistentVolumeClaim}
+        found = self.client.cache(PersistentVolume).all()
+        return {v.name for v in found if v.spec.claim_ref is not None and v.spec.claim_ref.name in mine}
 
     def _mine(self, kind: type[Resource]) -> list[str]:
         cache = self.client.cache(kind)
@@ -351,6 +374,8 @@ class Whole:
         await self.kill_driver()
 
     def marks(self) -> dict[str, int]:
+        self.stuck.begin()
+        self.waiting = ""
         return {}
 
     def logs(self, since: dict[str, int]) -> dict[str, str]:
@@ -365,9 +390,46 @@ class Whole:
         made = {"warnings": "\n".join(sorted(told)[-40:])}
         return {**made, **({"waiting for": self.waiting} if self.waiting else {})}
 
+    # --- what there is
+
     async def left(self) -> list[str]:
         """Mounts of the driver's volumes on any node."""
         table = await self.cluster.host.mounts()
         places = [str(member.root / part) for member in self.cluster.members for part in KUBELET_PARTS]
         mine = ("kubernetes.io~csi", "kubernetes.io/csi")
         return [e.target for place in places for e in table.under(place) if any(m in e.target for m in mine)]
+
+    async def tally(self) -> Tally:
+        loops = await self.cluster.host.loops()
+        mine = (
+            f"{device} ({file})" for device, file in loops.items() if file.startswith(f"{self.directory}/")
+        )
+        volumes, snapshots = await asking.listed(self.promises, self.calls(), str(self.directory))
+        return Tally(frozenset(await self.left()), frozenset(mine), volumes, snapshots)
+
+    def calls(self) -> list[Call]:
+        """All that were made, in the order of their start."""
+        return self.tap.calls
+
+
+def _serves(spec: ContainerSpec, socket: str) -> bool:
+    """A controller's socket lies in a directory of its pod, a node's among the node's plugins."""
+    if not socket:
+        return True
+    if "/pods/" in socket:
+        return f"/pods/{spec.pod_uid}/" in socket
+    return not spec.pod_name.startswith("controller-")
+
+
+def _killed(record: Record) -> bool:
+    if record.ending is not None or not record.started.lives:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(record.started.pid, signal.SIGKILL)
+    return True
+
+
+def quick(guest: Guest) -> Guest:
+    """Sidecars that come again soon: a case is to wait for the driver, not for them."""
+    known = {role: ("--retry-interval-start=100ms", *guest.sidecars.get(role, ())) for role in _RETRYING}
+    return structs.replace(guest, sidecars={**guest.sidecars, **known})

@@ -9,10 +9,12 @@ from volplane.testing.cases import (
     cluster,
     controller,
     copies,
+    deaths,
     disturbed,
     groups,
     growth,
     identity,
+    killed,
     leaks,
     metadata,
     modify,
@@ -40,4 +42,4 @@ BARE: tuple[Case, ...] = (
     *leaks.case,
 )
 SANITY = Case(sanity.CASE, "csi-sanity", "Upstream's own tests, where they are on PATH.", _elsewhere)
-ALL: tuple[Case, ...] = (*BARE, SANITY, *cluster.case)
+ALL: tuple[Case, ...] = (*BARE, SANITY, *cluster.case, *killed.case, *deaths.case)

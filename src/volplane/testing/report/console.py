@@ -38,6 +38,8 @@ class Progress:
             text += f" [dim]{escape(result.reason)}[/dim]"
         else:
             text += f" [dim]{result.seconds:.2f} s[/dim]"
+        if result.repeated:
+            text += f" [dim]({result.repeated} calls made again)[/dim]"
         if result.verdict is Verdict.FAILED:
             text += f"\n      [red]{escape(result.reason)}[/red]"
         self.console.print(text)

@@ -44,6 +44,7 @@ def _case(run: Run, result: Result) -> dict[str, Any]:
         "reason": result.reason,
         "seconds": round(result.seconds, 3),
         "round": result.round,
+        "repeated": result.repeated,
     }
     if result.verdict is Verdict.FAILED:
         made["replay"] = run.replay(result)

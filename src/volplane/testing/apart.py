@@ -1,0 +1,181 @@
+"""A cluster whose roles are processes, so that each can be killed with -9 at a place that a case chooses.
+
+Where a role is to die stands in a file of its own (`base.failpoint`): it kills itself there, before or after
+the step that the place names, and is started again as a service manager would. The calls to the driver are
+made by those processes; they write them down, and we read them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from volplane.api.core import PersistentVolumeClaim, Pod
+from volplane.api.errors import Timeout, Unavailable
+from volplane.api.meta import Resource
+from volplane.cluster.brought import Brought
+from volplane.cluster.separate import Separate
+from volplane.cluster.whole import Settings
+from volplane.csi import recording
+from volplane.csi.tap import Call
+from volplane.node.containers import records
+from volplane.testing.case import Broken
+from volplane.testing.whole import Whole
+
+CONTROL_PLANE = ("apiserver", "controller-manager", "scheduler")
+LISTEN = 1.0  # seconds between two looks at the calls, to find a driver that only refuses
+PAUSE = 0.05  # seconds, while the API server starts again
+
+R = TypeVar("R")
+T = TypeVar("T", bound=Resource)
+
+
+class Roles(Separate):
+    """Each role has a file in which it finds where to die, and one for its calls to drivers."""
+
+    def __init__(self, settings: Settings, brought: Brought, directory: Path) -> None:
+        super().__init__(settings, brought)
+        self._directory = directory
+        self._together: tuple[str, ...] = ()
+
+    def _environment(self, role: str, *, again: bool) -> dict[str, str]:
+        return {
+            **super()._environment(role, again=again),
+            "VOLPLANE_FAILPOINT_FILE": str(self.arming(role)),
+            recording.FILE: str(self._directory / f"{_file(role)}{recording.SUFFIX}"),
+        }
+
+    def arming(self, role: str) -> Path:
+        return self._directory / f"{_file(role)}.arm"
+
+    def die_with(self, *roles: str) -> None:
+        """When the first of these dies, the others are killed at once."""
+        self._together = roles
+
+    def _ended(self, role: str) -> None:
+        if role not in self._together[:1]:
+            return
+        for other in self._together[1:]:
+            if (process := self._processes.get(other)) is not None and process.running:
+                process.kill()
+
+
+class Apart(Whole):
+    cluster: Roles
+
+    def _composed(self) -> Roles:
+        place = self.directory / "roles"
+        place.mkdir(exist_ok=True)
+        self._reader = recording.Reader(place)
+        return Roles(self._settings, self._brought, place)
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._without_witness()
+        finally:
+            await super().__aexit__()
+
+    def calls(self) -> list[Call]:
+        self.tap.calls += self._reader.fresh(self.stuck.heard)
+        return self.tap.calls
+
+    async def ask(self, work: Callable[[], Awaitable[R]]) -> R:
+        """The API server may just have been killed; what is asked twice is done once."""
+        while True:
+            try:
+                return await work()
+            except (Unavailable, Timeout):
+                await asyncio.sleep(PAUSE)
+
+    async def until(self, kind: type[T], holds: Callable[[], object], what: str) -> None:
+        """The calls are heard of from files, now and then."""
+        hearing = asyncio.create_task(self._hear())
+        try:
+            await super().until(kind, holds, what)
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+
+    async def _hear(self) -> None:
+        while True:
+            await asyncio.sleep(LISTEN)
+            self.calls()
+
+    # --- deaths
+
+    def arm(self, role: str, *places: str) -> None:
+        """The role dies at the first place, in its next life at the second."""
+        file = self.cluster.arming(role)
+        file.with_suffix(".new").write_text("\n".join(places))
+        file.with_suffix(".new").rename(file)
+
+    def unreached(self, role: str) -> list[str]:
+        """The places at which the role has not died yet."""
+        try:
+            return self.cluster.arming(role).read_text().split("\n")
+        except FileNotFoundError:
+            return []
+
+    async def clean(self) -> list[str]:
+        self.cluster.die_with()
+        for role in (*CONTROL_PLANE, *(f"node/{m.name}" for m in self.cluster.members)):
+            self.cluster.arming(role).unlink(missing_ok=True)
+        try:
+            return await super().clean()
+        finally:
+            self.calls()
+
+    async def revive(self) -> None:
+        """Nobody waits any more; drivers that hang are killed, and the roles are what they are."""
+        self.cluster.die_with()
+        await super().revive()
+
+    # --- a container that is to outlive them all
+
+    async def witness(self, make: Callable[[Whole], Awaitable[tuple[str, str, str]]]) -> Witness:
+        """A pod on worker-1 that has written, and goes on: one for all cases."""
+        if self._witness is None:
+            claim, pod, told = await make(self)
+            self._known -= {(PersistentVolumeClaim, claim), (Pod, pod)}  # it outlives the case
+            self._witness = Witness(self, claim, pod, told)
+            await self._witness.look()
+        return self._witness
+
+    _witness: Witness | None = None
+
+    async def _without_witness(self) -> None:
+        if self._witness is not None:
+            async with asyncio.timeout(60.0):
+                await self.remove_pod(self._witness.pod)
+                await self.remove_claim(self._witness.claim)
+
+
+class Witness:
+    def __init__(self, world: Apart, claim: str, pod: str, told: str) -> None:
+        self._world, self.claim, self.pod, self.told = world, claim, pod, told
+        self._process: tuple[int, int] = (0, 0)
+
+    async def look(self) -> None:
+        """It runs, as the process that it has been all the time. Raises Broken."""
+        pod = self._world.get_pod(self.pod)
+        assert pod is not None
+        now = await self._world.cluster.host.call(self._found, pod.uid)
+        if now is None:
+            raise Broken(f"the container of pod {self.pod} has ended with the node's process")
+        if self._process not in ((0, 0), now):
+            raise Broken(f"the container of pod {self.pod} was started again: process {now[0]}")
+        self._process = now
+
+    def _found(self, uid: str) -> tuple[int, int] | None:
+        for member in self._world.cluster.members:
+            for record in records.load_all(str(member.root / "containers")):
+                spec, started = record.started.spec, record.started
+                if (spec.pod_uid, spec.name) == (uid, "main") and record.ending is None and started.lives:
+                    return started.pid, started.pid_start
+        return None
+
+
+def _file(role: str) -> str:
+    return role.replace("/", "-")

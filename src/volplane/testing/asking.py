@@ -1,0 +1,57 @@
+"""Asking the driver of a cluster what it has, at the socket that its sidecars use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+
+from volplane.csi import v1
+from volplane.csi.client import Channel
+from volplane.csi.outcome import CallError, Code
+from volplane.csi.tap import Call
+from volplane.testing.promises import Promises
+
+WHO = "volplane-test"
+PAUSE = 0.05  # seconds, while the driver starts again
+
+
+Listed = tuple[frozenset[str], frozenset[str]]
+
+
+async def listed(promises: Promises, calls: Sequence[Call], directory: str) -> Listed:
+    """Volumes and snapshots by their ids, as far as the driver's instances below the directory list them."""
+    sockets = {call.address for call in calls if call.method == "ControllerGetCapabilities"}
+    volumes: set[str] = set()
+    snapshots: set[str] = set()
+    for socket in sorted(one for one in sockets if one.startswith(f"{directory}/")):
+        async with Channel(socket, component=WHO) as channel:
+            if promises.has("list"):
+                async for reply in _pages(channel, "ListVolumes", v1.ListVolumesRequest()):
+                    volumes |= {entry.volume.volume_id for entry in reply.entries}
+            if promises.has("list-snapshots"):
+                async for reply in _pages(channel, "ListSnapshots", v1.ListSnapshotsRequest()):
+                    snapshots |= {entry.snapshot.snapshot_id for entry in reply.entries}
+    return frozenset(volumes), frozenset(snapshots)
+
+
+async def _pages(channel: Channel, method: str, request: Any) -> AsyncIterator[Any]:
+    while True:
+        reply = await _answered(channel, method, request)
+        yield reply
+        if not reply.next_token:
+            return
+        request.starting_token = reply.next_token
+
+
+async def _answered(channel: Channel, method: str, request: Message) -> Any:
+    """However long the driver, which may just have been killed, takes to start."""
+    while True:
+        try:
+            return await channel.call(method, request)
+        except CallError as error:
+            if error.code is not Code.UNAVAILABLE:
+                raise
+        await asyncio.sleep(PAUSE)

@@ -1,0 +1,108 @@
+"""The cluster is killed around the driver: the node's process, and the whole control plane.
+
+Each role dies twice in a life, by kill -9: at the step before its effect, and, started again, at the same
+step after it. What it had under way, the driver is asked again; and containers go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from volplane.api.core import Pod
+from volplane.testing.apart import CONTROL_PLANE, Apart
+from volplane.testing.case import Body, Table, demand
+from volplane.testing.cases import lives
+from volplane.testing.whole import Whole
+
+case = Table(whole=True, apart=True)
+
+NODE = "worker-1"
+# The calls of a node, and what a driver must promise for each to be made.
+NODE_CALLS = {
+    "NodeStageVolume": ("stage",),
+    "NodePublishVolume": (),
+    "NodeUnpublishVolume": (),
+    "NodeUnstageVolume": ("stage",),
+}
+POD_DELETED = "write:delete:pods"
+DEAF = "trap '' TERM; sleep 3600 & wait; wait"
+# What the control plane is at when it dies: the write that ends the step, and what a driver must promise.
+STEPS = {
+    "a claim is provisioned": ("CreateVolume", "write:create:persistentvolumes", ()),
+    "a volume is attached": (
+        "ControllerPublishVolume",
+        "write:patch:volumeattachments.storage.k8s.io/status",
+        ("attach",),
+    ),
+    "a pod is deleted": ("NodeUnpublishVolume", POD_DELETED, ()),
+}
+
+
+def twice(place: str) -> tuple[str, str]:
+    return f"{place}:before", f"{place}:after"
+
+
+async def _stays(world: Whole) -> tuple[str, str, str]:
+    claim = await world.claim()
+    return claim, *await lives.stays(world, claim, node=NODE)
+
+
+def _node(method: str) -> Body:
+    async def body(world: Apart) -> None:
+        witness = await world.witness(_stays)
+        async with lives.accounted(world):
+            world.arm(f"node/{NODE}", *twice(f"rpc:{method}"))
+            claim = await world.claim()
+            told = await lives.written(world, claim, node=NODE)
+            await lives.same(world, claim, told, f"after its node was killed at {method}", node=NODE)
+            await world.clear()
+            left = world.unreached(f"node/{NODE}")
+            demand(not left, f"the node was never at {', '.join(left)}: {method} is not called")
+            await witness.look()
+        when = f"in a volume that was in use while its node was killed at {method}"
+        await lives.same(world, witness.claim, witness.told, when, node=NODE)
+
+    return body
+
+
+def _control_plane(place: str) -> Body:
+    async def body(world: Apart) -> None:
+        async with lives.accounted(world):
+            claim = await world.claim()
+            if place == POD_DELETED:
+                pod, told = await lives.stays(world, claim, script=DEAF)
+                await world.delete(Pod, pod)  # its container has a second left
+                _arm(world, place)
+                await world.remove_pod(pod)
+            else:
+                _arm(world, place)
+                told = await lives.written(world, claim)
+            await lives.same(world, claim, told, "after the control plane was killed")
+            await world.clear()
+            left = world.unreached("apiserver")
+            demand(not left, f"the API server was never at {', '.join(left)}")
+
+    return body
+
+
+def _arm(world: Apart, place: str) -> None:
+    world.cluster.die_with(*CONTROL_PLANE)
+    world.arm("apiserver", *twice(place))
+
+
+for _method, _needs in NODE_CALLS.items():
+    case.add(
+        f"cluster/node killed at {_method}",
+        _method,
+        "A node's process that is killed before the call, and after it, asks again; containers go on.",
+        _node(_method),
+        "create",
+        *_needs,
+    )
+for _what, (_method, _place, _needs) in STEPS.items():
+    case.add(
+        f"cluster/control plane killed while {_what}",
+        _method,
+        "API server, controllers and scheduler die before what was done is stored, and after it: it goes on.",
+        _control_plane(_place),
+        "create",
+        *_needs,
+    )

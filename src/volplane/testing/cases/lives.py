@@ -1,0 +1,126 @@
+"""Lives of volumes in a cluster, as checksums see them: a pod writes, another one reads, all is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from volplane.api import quantity
+from volplane.api.core import PersistentVolumeClaim
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
+from volplane.testing import ledger, specs
+from volplane.testing.case import demand
+from volplane.testing.whole import NAMESPACE, Whole
+
+# What the container writes and what it finds, as checksums on the shelf; its errors go there, too.
+WRITE = "head -c 1048576 /dev/urandom > /data/f && sync && sha256sum < /data/f > /shelf/{0}"
+READ = "sha256sum < /data/f > /shelf/{0}"
+STAY = "trap 'exit 0' TERM; sleep 3600 & wait"
+
+
+def _telling(text: str, name: str) -> str:
+    return f"exec 2>/shelf/{name}.err; " + text.format(name)
+
+
+async def found(world: Whole, text: str, claim: str = "", **more: Any) -> str:
+    """What a pod that ran the text has put on the shelf; `{0}` in it is the place."""
+    name = world.fresh("found")
+    await world.run(_telling(text, name), claim, **more)
+    return world.read(name)
+
+
+async def written(world: Whole, claim: str = "", **more: Any) -> str:
+    """A pod writes; the checksum."""
+    told = await found(world, WRITE, claim, **more)
+    demand(told, "the pod has written nothing")
+    return told
+
+
+async def stays(world: Whole, claim: str, *, script: str = STAY, **more: Any) -> tuple[str, str]:
+    """A pod that has written, and goes on with the volume; its name and the checksum."""
+    name = world.fresh("stays")
+    pod = await world.pod(script, claim, first=_telling(WRITE, name), **more)
+    await world.running(pod)  # which it does when its first container has ended well
+    told = world.read(name)
+    demand(told, f"the pod has written nothing: {world.read(f'{name}.err')}")
+    return pod, told
+
+
+async def same(world: Whole, claim: str, told: str, when: str, *, section: str = "", **more: Any) -> None:
+    """Another pod reads what was written."""
+    now = await found(world, READ, claim, **more)
+    demand(now == told, f"the data is not what was written, {when}: {now}, was {told}", section=section)
+
+
+async def life(world: Whole) -> None:
+    claim = await world.claim()
+    told = await written(world, claim)
+    await same(world, claim, told, "in the next pod")
+    await world.remove_claim(claim)
+    await world.detached()
+
+
+async def snapshot(world: Whole, claim: str) -> str:
+    """Of the claim, when it is ready."""
+    name = world.fresh("snapshot")
+    await world.make(specs.snapshot(name, claim))
+    known = world.client.cache(VolumeSnapshot)
+
+    def ready() -> bool:
+        made = known.get(name, NAMESPACE)
+        return bool(made and made.status and made.status.ready_to_use)
+
+    await world.until(VolumeSnapshot, ready, "the snapshot is ready")
+    return name
+
+
+async def restored(world: Whole, snapshot: str) -> str:
+    """A claim made of it."""
+    source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot}
+    return await world.claim(source=source)
+
+
+async def snapshot_gone(world: Whole, name: str) -> None:
+    await world.delete(VolumeSnapshot, name)
+    contents = world.client.cache(VolumeSnapshotContent)
+    await world.until(
+        VolumeSnapshotContent,
+        lambda: not any(c.spec.volume_snapshot_ref.name == name for c in contents.all()),
+        "the snapshot is gone",
+    )
+
+
+async def ask_for_more(world: Whole, claim: str) -> None:
+    """Until the claim has it, or waits for a node to use it."""
+    patch = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
+    await world.ask(lambda: world.client.patch(PersistentVolumeClaim, claim, NAMESPACE, merge=patch))
+    claims = world.client.cache(PersistentVolumeClaim)
+
+    def grown() -> bool:
+        mine = claims.get(claim, NAMESPACE)
+        waits = [c.type for c in mine.status.conditions] if mine else []
+        return _has_more(mine) or "FileSystemResizePending" in waits
+
+    await world.until(PersistentVolumeClaim, grown, "the claim has grown, or waits for its node")
+
+
+async def has_more(world: Whole, claim: str) -> None:
+    claims = world.client.cache(PersistentVolumeClaim)
+    await world.until(
+        PersistentVolumeClaim, lambda: _has_more(claims.get(claim, NAMESPACE)), "the claim has its new size"
+    )
+
+
+def _has_more(claim: PersistentVolumeClaim | None) -> bool:
+    return claim is not None and quantity.value(claim.status.capacity.get("storage", "0")) >= 2 << 30
+
+
+@asynccontextmanager
+async def accounted(world: Whole) -> AsyncIterator[None]:
+    """What is made inside is made once, is in one place at a time, and is gone at the end."""
+    before, first = await world.tally(), len(world.calls())
+    yield
+    after = await world.tally()
+    for wrong in (*ledger.judged(world.calls()[first:]), *after.beyond(before)):
+        demand(False, wrong.what, section=wrong.section)

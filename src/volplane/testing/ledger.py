@@ -1,0 +1,92 @@
+"""What the calls of a life add up to: nothing made twice, nothing in two places at once, nothing left.
+
+Pure: recorded calls in, words out. A call without an answer counts as not done where it would make, and as
+done where it would undo, so that what is told is certain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from volplane.csi.tap import Call
+
+SINGLE = "SINGLE_NODE"
+_MADE = {"CreateVolume": ("volume", "volume_id"), "CreateSnapshot": ("snapshot", "snapshot_id")}
+
+
+class Wrong(Struct, frozen=True):
+    what: str
+    section: str
+
+
+def judged(calls: Iterable[Call]) -> Iterator[Wrong]:
+    known = list(calls)
+    yield from made_twice(known)
+    yield from attached_twice(known)
+
+
+def made_twice(calls: Iterable[Call]) -> Iterator[Wrong]:
+    """One name is one volume, however often it is asked for."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for call in calls:
+        if call.method not in _MADE or not call.response:
+            continue
+        thing, id_ = _MADE[call.method]
+        id = json.loads(call.response).get(thing, {}).get(id_, "")
+        ids = found[call.method, json.loads(call.request).get("name", "")]
+        if id not in ids:
+            ids.append(id)
+    for (method, name), ids in found.items():
+        if len(ids) > 1:
+            yield Wrong(f"{name} was made {len(ids)} times: {', '.join(ids)}", method)
+
+
+def attached_twice(calls: Iterable[Call]) -> Iterator[Wrong]:
+    """A volume for one node is attached to one."""
+    places: dict[str, set[str]] = defaultdict(set)
+    for call in sorted(calls, key=_moment):
+        if call.method == "ControllerUnpublishVolume":
+            request = json.loads(call.request)
+            here = places[request["volume_id"]]
+            here -= {request["node_id"]} if request.get("node_id") else set(here)
+        if call.method == "ControllerPublishVolume" and call.code == "OK":
+            request = json.loads(call.request)
+            here = places[request["volume_id"]]
+            here.add(request["node_id"])
+            if len(here) > 1 and _is_single(request):
+                nodes = " and ".join(sorted(here))
+                yield Wrong(f"{request['volume_id']} was attached to {nodes} at once", call.method)
+
+
+def _moment(call: Call) -> float:
+    """A detach counts from when it is asked for, an attach from when it is answered."""
+    return call.start if call.method == "ControllerUnpublishVolume" else call.end
+
+
+def _is_single(request: dict[str, Any]) -> bool:
+    mode = request.get("volume_capability", {}).get("access_mode", {}).get("mode", "")
+    return str(mode).startswith(SINGLE)
+
+
+class Tally(Struct, frozen=True):
+    """What there is at a moment."""
+
+    mounts: frozenset[str] = frozenset()
+    devices: frozenset[str] = frozenset()
+    volumes: frozenset[str] = frozenset()  # that the driver lists, if it does
+    snapshots: frozenset[str] = frozenset()
+
+    def beyond(self, before: Tally) -> Iterator[Wrong]:
+        for left, what, section in (
+            (self.mounts - before.mounts, "is still mounted", "NodeUnstageVolume"),
+            (self.devices - before.devices, "is still bound", "NodeUnstageVolume"),
+            (self.volumes - before.volumes, "is still listed among the volumes", "DeleteVolume"),
+            (self.snapshots - before.snapshots, "is still listed among the snapshots", "DeleteSnapshot"),
+        ):
+            if left:
+                yield Wrong(f"{', '.join(sorted(left))} {what} after everything is deleted", section)

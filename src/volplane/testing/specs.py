@@ -1,0 +1,70 @@
+"""The objects that cases make, as a user would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+CLASS = "volplane-test"
+SHELF = "/shelf"
+DATA = "/data"
+Thing = dict[str, Any]
+
+
+def claim(name: str, *, block: bool, mode: str, source: Mapping[str, str] | None) -> Thing:
+    spec: Thing = {
+        "accessModes": [mode],
+        "storageClassName": CLASS,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    if block:
+        spec["volumeMode"] = "Block"
+    if source:
+        spec["dataSource"] = dict(source)
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def snapshot(name: str, claim: str) -> Thing:
+    return {
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshot",
+        "metadata": {"name": name},
+        "spec": {"source": {"persistentVolumeClaimName": claim}, "volumeSnapshotClassName": CLASS},
+    }
+
+
+def pod(
+    name: str,
+    script: str,
+    *,
+    volume: Mapping[str, Any],
+    shelf: str,
+    first: str = "",
+    node: str = "",
+    block: bool = False,
+    readonly: bool = False,
+    sub_path: str = "",
+    **more: Any,
+) -> Thing:
+    """Its container runs `script` with the volume at /data (or as /dev/data), and one before it `first`."""
+    places: Thing = {"volumeMounts": [{"name": "shelf", "mountPath": SHELF}]}
+    if block:
+        places["volumeDevices"] = [{"name": "data", "devicePath": "/dev/data"}]
+    else:
+        mount = {"name": "data", "mountPath": DATA, "readOnly": readonly}
+        places["volumeMounts"].append({**mount, **({"subPath": sub_path} if sub_path else {})})
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        **({"initContainers": [_container("first", first, places)]} if first else {}),
+        "containers": [_container("main", script, places)],
+        "volumes": [{"name": "data", **volume}, {"name": "shelf", "hostPath": {"path": shelf}}],
+        **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+        **more,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def _container(name: str, script: str, places: Thing) -> Thing:
+    return {"name": name, "image": "busybox", "command": ["sh", "-c", script], **places}

@@ -1,0 +1,107 @@
+"""A driver that gives one answer to one call again and again: waiting longer tells nothing new.
+
+Whoever waits for a cluster's objects waits here. There are two kinds: a call that is refused in the same
+words each time, and an unmount that is answered with OK each time while its caller finds it still mounted.
+What passes by itself (a driver that is away, busy, slow) is never taken for that, nor is what the tap has
+done to a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from msgspec import Struct
+
+from volplane.csi.outcome import Code
+from volplane.csi.tap import Call
+from volplane.testing.case import SPEC, Broken
+
+OK = Code.OK.name
+_PASSES = {code.name for code in (Code.UNAVAILABLE, Code.ABORTED, Code.DEADLINE_EXCEEDED, Code.CANCELLED)} | {
+    ""
+}
+# In use, still: who asks for this comes when the others have left.
+_IN_USE = ("ControllerPublishVolume", "ControllerUnpublishVolume", "DeleteVolume")
+_UNMOUNTS = ("NodeUnpublishVolume", "NodeUnstageVolume")
+
+
+class Patience(Struct, frozen=True):
+    """The same answer so often, and over so many seconds, is the last word."""
+
+    times: int = 5
+    seconds: float = 5.0
+
+
+ORDINARY = Patience()
+SHORT = Patience(3, 2.0)  # where a driver is told from its repetitions
+
+
+class Answer(Struct):
+    words: tuple[str, str]  # code and message
+    since: float
+    times: int = 1
+
+
+class Stuck:
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, str], Answer] = {}
+        self._told: set[tuple[str, str]] = set()  # calls that have failed a case: no other case fails by them
+        self._found: Call | None = None
+        self._event = asyncio.Event()
+        self.patience = ORDINARY
+
+    def begin(self) -> None:
+        """Another case, or its end: what hangs since before is not its fault."""
+        self._told |= {key for key, answer in self._answers.items() if answer.words[0] != OK}
+        if self._found is not None:
+            self._told.add((self._found.method, self._found.request))
+        self._answers.clear()
+        self._found = None
+        self._event.clear()
+        self.patience = ORDINARY
+
+    def heard(self, call: Call) -> None:
+        """Of each call that has ended."""
+        key = (call.method, call.request)
+        if call.code == OK and call.method not in _UNMOUNTS:
+            self._answers.pop(key, None)
+            self._told.discard(key)
+            return
+        if _passes(call) or key in self._told:
+            return
+        words, known = (call.code, call.message), self._answers.get(key)
+        if known is None or known.words != words:
+            self._answers[key] = Answer(words, call.start)
+            return
+        known.times += 1
+        enough = self.patience.times + (call.code == OK)  # once more than whoever was killed may ask
+        if known.times >= enough and call.start - known.since >= self.patience.seconds and not self._found:
+            self._found = call
+            self._event.set()
+
+    async def unless(self, work: Awaitable[None]) -> None:
+        """Wait for `work`. Raises Broken if the driver keeps it from coming to its end."""
+        waited, found = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({waited, found}, return_when=asyncio.FIRST_COMPLETED)
+            if waited.done():
+                return waited.result()
+            assert self._found is not None
+            raise Broken(self._words(self._found), section=f"{SPEC}: {self._found.method}")
+        finally:
+            for task in (waited, found):
+                task.cancel()
+            await asyncio.gather(waited, found, return_exceptions=True)
+
+    def _words(self, call: Call) -> str:
+        times = self._answers[call.method, call.request].times
+        if call.code == OK:
+            return f"{call.method} is answered with OK {times} times, and what it was for is still mounted"
+        why = f"{call.code} ({call.message})"
+        return f"{call.method} is refused {times} times in the same words, and nothing changes: {why}"
+
+
+def _passes(call: Call) -> bool:
+    in_use = call.code == Code.FAILED_PRECONDITION.name and call.method in _IN_USE
+    return call.code in _PASSES or bool(call.note) or in_use

@@ -1,0 +1,73 @@
+"""What recorded calls add up to."""
+
+from __future__ import annotations
+
+import json
+
+from volplane.csi.tap import Call
+from volplane.testing import ledger
+from volplane.testing.ledger import Tally
+
+
+def call(
+    method: str, start: float, end: float, request: object, response: object = None, code: str = "OK"
+) -> Call:
+    text = json.dumps(response) if response is not None else ""
+    return Call(1, method, "me", "here", json.dumps(request), start, end, code, text)
+
+
+def publish(node: str, start: float, end: float, mode: str = "SINGLE_NODE_WRITER", code: str = "OK") -> Call:
+    how = {"access_mode": {"mode": mode}}
+    request = {"volume_id": "v", "node_id": node, "volume_capability": how}
+    return call("ControllerPublishVolume", start, end, request, {}, code)
+
+
+def unpublish(node: str, start: float, end: float, code: str = "OK") -> Call:
+    request = {"volume_id": "v", **({"node_id": node} if node else {})}
+    return call("ControllerUnpublishVolume", start, end, request, {}, code)
+
+
+def words(*calls: Call) -> list[str]:
+    return [wrong.what for wrong in ledger.judged(calls)]
+
+
+def test_a_volume_that_moves_is_never_in_two_places() -> None:
+    assert words(publish("a", 0, 1), unpublish("a", 2, 3), publish("b", 4, 5)) == []
+
+
+def test_a_volume_in_two_places_is_told() -> None:
+    assert words(publish("a", 0, 1), publish("b", 2, 3)) == ["v was attached to a and b at once"]
+
+
+def test_a_volume_for_many_may_be_with_many() -> None:
+    mode = "MULTI_NODE_MULTI_WRITER"
+    assert words(publish("a", 0, 1, mode), publish("b", 2, 3, mode)) == []
+
+
+def test_an_attach_without_an_answer_accuses_nobody() -> None:
+    assert words(publish("a", 0, 1, code="UNAVAILABLE"), publish("b", 2, 3)) == []
+
+
+def test_a_detach_counts_from_when_it_was_asked_for() -> None:
+    assert words(publish("a", 0, 1), unpublish("a", 2, 9, "UNAVAILABLE"), publish("b", 3, 4)) == []
+
+
+def test_a_detach_from_everywhere() -> None:
+    assert words(publish("a", 0, 1), unpublish("", 2, 3), publish("b", 3, 4)) == []
+
+
+def test_one_name_is_one_volume() -> None:
+    def made(id: str, at: float) -> Call:
+        return call("CreateVolume", at, at + 1, {"name": "pvc-1"}, {"volume": {"volume_id": id}})
+
+    assert words(made("x", 0), made("x", 2)) == []
+    assert words(made("x", 0), made("y", 2)) == ["pvc-1 was made 2 times: x, y"]
+
+
+def test_what_was_there_before_is_not_left() -> None:
+    before = Tally(mounts=frozenset({"/a"}), volumes=frozenset({"v"}))
+    after = Tally(mounts=frozenset({"/a", "/b"}), volumes=frozenset(), snapshots=frozenset({"s"}))
+    assert [(w.what.split()[0], w.section) for w in after.beyond(before)] == [
+        ("/b", "NodeUnstageVolume"),
+        ("s", "DeleteSnapshot"),
+    ]

@@ -1,0 +1,113 @@
+"""Who waits for a driver that only refuses does not wait to the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from volplane.csi.tap import Call
+from volplane.testing.case import Broken
+from volplane.testing.stuck import ORDINARY, SHORT, Stuck
+
+pytestmark = pytest.mark.virtual
+TIMES = ORDINARY.times
+
+
+def refused(
+    at: float, code: str = "INTERNAL", message: str = "no", note: str = "", request: str = "{}"
+) -> Call:
+    return Call(1, "NodeStageVolume", "kubelet", "here", request, at, at + 0.1, code, "", message, note)
+
+
+def in_use(at: float) -> Call:
+    code = "FAILED_PRECONDITION"
+    return Call(1, "ControllerUnpublishVolume", "attacher", "here", "{}", at, at, code, "", "busy")
+
+
+def unmounted(at: float) -> Call:
+    return Call(1, "NodeUnpublishVolume", "kubelet", "here", "{}", at, at + 0.1, "OK", "{}")
+
+
+async def waited(stuck: Stuck) -> str:
+    try:
+        async with asyncio.timeout(1):
+            await stuck.unless(asyncio.sleep(3600))
+    except Broken as error:
+        return f"{error.section}: {error}"
+    except TimeoutError:
+        return ""
+    raise AssertionError
+
+
+def hears(stuck: Stuck, *calls: Call) -> Stuck:
+    for call in calls:
+        stuck.heard(call)
+    return stuck
+
+
+async def test_the_same_words_again_and_again_end_the_waiting() -> None:
+    said = await waited(hears(Stuck(), *(refused(2.0 * n) for n in range(TIMES))))
+    assert said == (
+        "CSI: NodeStageVolume: NodeStageVolume is refused 5 times in the same words, and nothing changes:"
+        " INTERNAL (no)"
+    )
+
+
+async def test_the_work_may_end_first() -> None:
+    await Stuck().unless(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [refused(2.0 * n) for n in range(TIMES - 1)],
+        [refused(0.1 * n) for n in range(TIMES)],
+        [refused(2.0 * n, "UNAVAILABLE") for n in range(TIMES)],
+        [refused(2.0 * n, "ABORTED") for n in range(TIMES)],
+        [refused(2.0 * n, note="cut before the driver's answer") for n in range(TIMES)],
+        [refused(2.0 * n, message=f"not at {n}") for n in range(TIMES)],
+        [refused(2.0 * n, request=f"{n}") for n in range(TIMES)],
+        [*(refused(2.0 * n) for n in range(TIMES - 1)), refused(7.0, "OK"), refused(9.0)],
+        [refused(2.0 * n, "OK") for n in range(TIMES + 1)],
+        [in_use(2.0 * n) for n in range(TIMES)],
+    ],
+    ids=[
+        "few",
+        "soon",
+        "away",
+        "busy",
+        "the tap's",
+        "other words",
+        "other volumes",
+        "between",
+        "ok",
+        "in use",
+    ],
+)
+async def test_everything_else_is_waited_for(calls: list[Call]) -> None:
+    assert await waited(hears(Stuck(), *calls)) == ""
+
+
+async def test_what_hangs_since_an_earlier_case_does_not_fail_the_next() -> None:
+    stuck = hears(Stuck(), *(refused(2.0 * n) for n in range(TIMES)))
+    stuck.begin()
+    hears(stuck, *(refused(20.0 + 2 * n) for n in range(TIMES)))
+    assert await waited(stuck) == ""
+    hears(stuck, refused(40.0, "OK"), *(refused(50.0 + 2 * n) for n in range(TIMES)))
+    assert "INTERNAL" in await waited(stuck)
+
+
+async def test_an_unmount_that_only_says_so_ends_the_waiting() -> None:
+    few = hears(Stuck(), *(unmounted(2.0 * n) for n in range(TIMES)))
+    assert await waited(few) == ""
+    said = await waited(hears(few, unmounted(60.0)))
+    assert said.endswith("is answered with OK 6 times, and what it was for is still mounted")
+
+
+async def test_patience_may_be_short_for_one_case() -> None:
+    stuck = Stuck()
+    stuck.patience = SHORT
+    assert "refused 3 times" in await waited(hears(stuck, *(refused(2.0 * n) for n in range(3))))
+    stuck.begin()
+    assert stuck.patience is ORDINARY

@@ -6,19 +6,24 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.support import blocks, peers
+from volplane.api.storage import CSIDriver
 from volplane.cloud import Instance, serving
 from volplane.cloud import Settings as CloudSettings
 from volplane.cluster import guest
+from volplane.cluster.apply import objects
 from volplane.cluster.guest import Command, Guest
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
 from volplane.testing import runner, session
+from volplane.testing.case import Case
 from volplane.testing.cases import ALL, BARE
 from volplane.testing.report import Run
 from volplane.testing.runner import Settings, Verdict
@@ -47,11 +52,11 @@ EXPLAINED = {
 SHARED = "^killed after/|^given up/"
 
 
-def ours(mode: str, driver: str, **env: str) -> Command:
+def ours(mode: str, driver: str, *, root: str = "${STATE_DIR}", **env: str) -> Command:
     more = ["--shared-dir=${SHARED_DIR}"] if driver == "efs" else []
     if mode == "node":
         more += ["--instance-id=i-${NODE_ID}"]
-        more += ["--zone=us-east-1a", "--root-dir=${STATE_DIR}"] if driver == "ebs" else []
+        more += ["--zone=us-east-1a", f"--root-dir={root}"] if driver == "ebs" else []
     argv = [
         sys.executable,
         "-m",
@@ -64,10 +69,42 @@ def ours(mode: str, driver: str, **env: str) -> Command:
     return Command((*argv, *more), {"PYTHONPATH": f"{ROOT / 'src'}", **env}, str(ROOT))
 
 
-async def driven(brought: Guest, directory: Path | None = None, *, skip: str = "") -> Run:
-    cases = runner.chosen(BARE, "", skip)
+def shared_directories() -> Guest:
+    return Guest(controller=ours("controller", "efs"), node=ours("node", "efs"))
+
+
+@asynccontextmanager
+async def disks(place: Path, directory: Path, *, world: str = "") -> AsyncIterator[Guest]:
+    """Our driver of disks, with a disk service for the bench's nodes or for those of a cluster."""
+    host, zone = Host(), "us-east-1a"
+    names = {f"node-{i}": directory / f"node-{i}/state/dev" for i in (1, 2)}
+    if world:
+        names |= {f"worker-{i}": directory / world / f"c/n/{i}/dev" for i in (1, 2)}
+    settings = CloudSettings(
+        data_dir=str(place),
+        access_key="key",
+        secret_key="secret",
+        instances=tuple(Instance(f"i-{name}", zone, str(dev)) for name, dev in names.items()),
+    )
+    async with serving(settings, host, MemoryStore()) as address:
+        keys = {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        # In a container of the cluster the node's directory is where a kubelet's is.
+        root = "/var/lib/kubelet" if world else "${STATE_DIR}"
+        own = next(obj for obj in objects("ebs.yaml") if isinstance(obj, CSIDriver))
+        yield Guest(
+            controller=ours("controller", "ebs", **keys),
+            node=ours("node", "ebs", root=root, **keys),
+            driver=own,
+        )
+    await host.close()
+
+
+async def driven(
+    brought: Guest, directory: Path | None = None, *, skip: str = "", cases: Iterable[Case] = BARE
+) -> Run:
+    chosen = runner.chosen(cases, "", skip)
     return await session.drive(
-        brought, cases, Settings(seed=SEED, timeout=180.0), lambda result: None, directory=directory
+        brought, chosen, Settings(seed=SEED, timeout=180.0), lambda result: None, directory=directory
     )
 
 
@@ -80,29 +117,32 @@ def passed(run: Run) -> list[str]:
 
 
 async def test_our_driver_of_shared_directories_passes() -> None:
-    run = await driven(Guest(controller=ours("controller", "efs"), node=ours("node", "efs")), skip=SHARED)
+    run = await driven(shared_directories(), skip=SHARED)
     assert wrong(run) == {}
     assert len(passed(run)) >= 45
     assert "provision/ReadWriteMany filesystem" in passed(run)
 
 
 async def test_our_driver_of_disks_passes(tmp_path: Path) -> None:
-    host, directory = Host(), tmp_path / "b"
-    nodes = [Instance(f"i-node-{i}", "us-east-1a", str(directory / f"node-{i}/state/dev")) for i in (1, 2)]
-    settings = CloudSettings(
-        data_dir=str(tmp_path / "cloud"), access_key="key", secret_key="secret", instances=tuple(nodes)
-    )
-    async with serving(settings, host, MemoryStore()) as address:
-        keys = {
-            "AWS_ENDPOINT_URL": address,
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-        }
-        brought = Guest(controller=ours("controller", "ebs", **keys), node=ours("node", "ebs", **keys))
-        run = await driven(brought, directory, skip=SHARED)
-    await host.close()
+    async with disks(tmp_path / "cloud", tmp_path / "b") as brought:
+        run = await driven(brought, tmp_path / "b", skip=SHARED)
     assert wrong(run) == {}
     assert len(passed(run)) >= 85
+
+
+async def test_our_driver_of_shared_directories_passes_in_a_cluster() -> None:
+    run = await driven(shared_directories(), cases=[c for c in ALL if c.whole])
+    assert wrong(run) == {}
+    assert {"cluster/moves to another node", "cluster/node killed at NodePublishVolume"} <= {*passed(run)}
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one process", "processes"])
+async def test_our_driver_of_disks_passes_in_a_cluster(tmp_path: Path, apart: bool) -> None:
+    world, cases = "a" if apart else "w", [c for c in ALL if c.whole and c.apart is apart]
+    async with disks(tmp_path / "cloud", tmp_path / "b", world=world) as brought:
+        run = await driven(brought, tmp_path / "b", cases=cases)
+    assert wrong(run) == {}
+    assert [r.reason for r in run.results if r.verdict is Verdict.SKIPPED] == []
 
 
 @pytest.mark.peer("hostpathplugin")

@@ -51,6 +51,11 @@ class Stuck:
         self._event = asyncio.Event()
         self.patience = ORDINARY
 
+    @property
+    def holds_on(self) -> bool:
+        """The driver does not unmount what it was asked to."""
+        return self._found is not None and self._found.method in _UNMOUNTS
+
     def begin(self) -> None:
         """Another case, or its end: what hangs since before is not its fault."""
         self._told |= {key for key, answer in self._answers.items() if answer.words[0] != OK}

@@ -22,6 +22,7 @@ from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeCla
 from volplane.api.meta import Resource
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.api.storage import StorageClass, VolumeAttachment
+from volplane.cluster import power
 from volplane.cluster.apply import typed
 from volplane.cluster.brought import Brought
 from volplane.cluster.guest.deploy import manifests
@@ -29,6 +30,7 @@ from volplane.cluster.guest.model import Guest
 from volplane.cluster.separate import Separate
 from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Tap
+from volplane.host import Host
 from volplane.node.containers import records
 from volplane.node.containers.base import ContainerSpec
 from volplane.node.containers.records import Record
@@ -41,7 +43,7 @@ from volplane.testing.stuck import Stuck
 from volplane.testing.waiting import until
 
 NAMESPACE = "default"
-FORCE = 15.0  # seconds in which a cluster has to notice that something was unmounted by force
+CLEARING = 30.0  # seconds; what is not gone by then is taken away by force
 RESTART = 0.5  # seconds before a driver that was killed is started again, at most
 _RETRYING = ("provisioner", "attacher", "resizer", "snapshotter")
 KUBELET_PARTS = ("pods", "plugins/kubernetes.io/csi")
@@ -115,6 +117,16 @@ class Whole:
 
     async def __aexit__(self, *_: object) -> None:
         await self.cluster.__aexit__()
+        await self._swept()
+
+    async def _swept(self) -> None:
+        """A driver that does not let go keeps its node from ending well: the machine is given back."""
+        host = Host()
+        try:
+            for member in self.cluster.members:
+                await power.lose(member.root, host)
+        finally:
+            await host.close()
 
     @property
     def client(self) -> Any:
@@ -311,25 +323,32 @@ class Whole:
 
     async def clean(self) -> list[str]:
         self.tap.clear()
+        holds_on = self.stuck.holds_on
         self.stuck.begin()
         try:
-            await self.clear()
-        except Broken as error:
-            return [str(error), *await self._by_force()]
+            if holds_on:
+                await self._unmounted()
+            async with asyncio.timeout(CLEARING):
+                await self.clear()
+        except (Broken, TimeoutError) as error:
+            return [str(error) or f"not within {CLEARING:g} s: {self.waiting}", *await self._by_force()]
         finally:
             self._known.clear()
         return []
 
     async def _by_force(self) -> list[str]:
-        """What the driver does not unmount is unmounted, so that the other cases can still be run."""
-        for target in reversed(await self.left()):
-            await self.cluster.host.unmount(target, detach=True)
+        await self._unmounted()
         try:
-            async with asyncio.timeout(FORCE):
+            async with asyncio.timeout(CLEARING):
                 await self.clear()
         except (Broken, TimeoutError):
             return ["nor by force"]
         return []
+
+    async def _unmounted(self) -> None:
+        """What the driver does not unmount is unmounted, so that the other cases can still be run."""
+        for target in reversed(await self.left()):
+            await self.cluster.host.unmount(target, detach=True)
 
     async def clear(self) -> None:
         """All that the case has made is deleted, until it is gone."""

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from msgspec import structs
+
+from volplane.api.meta import Resource
+from volplane.api.snapshot import VolumeSnapshotClass
+from volplane.api.storage import StorageClass
+from volplane.cluster.apply import typed
 
 CLASS = "volplane-test"
 SHELF = "/shelf"
 DATA = "/data"
 Thing = dict[str, Any]
+_SECRETS = (
+    "provisioner",
+    "controller-publish",
+    "node-stage",
+    "node-publish",
+    "controller-expand",
+    "node-expand",
+)
+
+
+def classes(
+    own: Iterable[Resource], parameters: Mapping[str, str], secrets: Mapping[str, str], *, namespace: str
+) -> Iterator[Resource]:
+    """The driver's first class of each kind under our name, with more parameters and secrets."""
+    known = list(own)
+    more, snapshots = dict(parameters), dict[str, str]()
+    if secrets:
+        meta = {"name": CLASS, "namespace": namespace}
+        yield typed({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": dict(secrets)})
+        for part, value in meta.items():
+            more |= {f"csi.storage.k8s.io/{call}-secret-{part}": value for call in _SECRETS}
+            snapshots[f"csi.storage.k8s.io/snapshotter-secret-{part}"] = value
+    for kind, given in ((StorageClass, more), (VolumeSnapshotClass, snapshots)):
+        for one in [obj for obj in known if isinstance(obj, kind)][:1]:
+            named = structs.replace(one.metadata, name=CLASS, annotations={})
+            yield structs.replace(one, metadata=named, parameters={**one.parameters, **given})
 
 
 def claim(name: str, *, block: bool, mode: str, source: Mapping[str, str] | None) -> Thing:

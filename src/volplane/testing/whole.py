@@ -8,10 +8,7 @@ found comes back in a directory that all pods share with us.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -20,8 +17,8 @@ from msgspec import structs
 
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
-from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
-from volplane.api.storage import StorageClass, VolumeAttachment
+from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
+from volplane.api.storage import VolumeAttachment
 from volplane.cluster import power
 from volplane.cluster.apply import typed
 from volplane.cluster.brought import Brought
@@ -31,14 +28,11 @@ from volplane.cluster.separate import Separate
 from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Tap
 from volplane.host import Host
-from volplane.node.containers import records
-from volplane.node.containers.base import ContainerSpec
-from volplane.node.containers.records import Record
-from volplane.testing import asking, specs
+from volplane.testing import asking, killing, specs
 from volplane.testing.case import Broken, NotPromised
 from volplane.testing.ledger import Tally
 from volplane.testing.promises import Promises
-from volplane.testing.specs import CLASS
+from volplane.testing.specs import classes
 from volplane.testing.stuck import Stuck
 from volplane.testing.waiting import until
 
@@ -47,14 +41,6 @@ CLEARING = 30.0  # seconds; what is not gone by then is taken away by force
 RESTART = 0.5  # seconds before a driver that was killed is started again, at most
 _RETRYING = ("provisioner", "attacher", "resizer", "snapshotter")
 KUBELET_PARTS = ("pods", "plugins/kubernetes.io/csi")
-_SECRETS = (
-    "provisioner",
-    "controller-publish",
-    "node-stage",
-    "node-publish",
-    "controller-expand",
-    "node-expand",
-)
 
 T = TypeVar("T", bound=Resource)
 R = TypeVar("R")
@@ -138,36 +124,9 @@ class Whole:
 
     async def _make_class(self) -> None:
         """The driver's own class with what was said on the command line."""
-        facts = self.cluster.learned.facts[0]
-        classes = [o for o in manifests(self.guest, facts) if isinstance(o, StorageClass)]
-        if not classes:
-            return
-        own = classes[0]
-        more = dict(self.parameters)
-        snapshots: dict[str, str] = {}
-        if self.secrets:
-            secret = {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": CLASS, "namespace": NAMESPACE},
-                "stringData": self.secrets,
-            }
-            await self.client.create(typed(secret))
-            for call in _SECRETS:
-                more[f"csi.storage.k8s.io/{call}-secret-name"] = CLASS
-                more[f"csi.storage.k8s.io/{call}-secret-namespace"] = NAMESPACE
-            for part, value in (("name", CLASS), ("namespace", NAMESPACE)):
-                snapshots[f"csi.storage.k8s.io/snapshotter-secret-{part}"] = value
-        meta = structs.replace(own.metadata, name=CLASS, annotations={})
-        await self.client.create(
-            structs.replace(own, metadata=meta, parameters={**own.parameters, **more}), namespace=""
-        )
-        for made in manifests(self.guest, facts):
-            if isinstance(made, VolumeSnapshotClass):
-                meta = structs.replace(made.metadata, name=CLASS, annotations={})
-                given = {**made.parameters, **snapshots}
-                await self.client.create(structs.replace(made, metadata=meta, parameters=given))
-                break
+        own = manifests(self.guest, self.cluster.learned.facts[0])
+        for made in classes(own, self.parameters, self.secrets, namespace=NAMESPACE):
+            await self.client.create(made)
 
     # --- what cases make
 
@@ -305,14 +264,8 @@ class Whole:
 
     async def kill_driver(self, socket: str = "") -> int:
         """kill -9 of the driver's containers, or of the one behind a socket; how many there were."""
-        killed = 0
-        for member in self.cluster.members:
-            if socket and not socket.startswith(f"{member.root}/"):
-                continue
-            for record in await self.cluster.host.call(records.load_all, str(member.root / "containers")):
-                if record.started.spec.name == "driver" and _serves(record.started.spec, socket):
-                    killed += _killed(record)
-        return killed
+        places = [member.root for member in self.cluster.members]
+        return await self.cluster.host.call(killing.kill, places, socket)
 
     async def restart(self) -> None:
         """The whole control plane ends and starts again on what it has stored."""
@@ -429,23 +382,6 @@ class Whole:
     def calls(self) -> list[Call]:
         """All that were made, in the order of their start."""
         return self.tap.calls
-
-
-def _serves(spec: ContainerSpec, socket: str) -> bool:
-    """A controller's socket lies in a directory of its pod, a node's among the node's plugins."""
-    if not socket:
-        return True
-    if "/pods/" in socket:
-        return f"/pods/{spec.pod_uid}/" in socket
-    return not spec.pod_name.startswith("controller-")
-
-
-def _killed(record: Record) -> bool:
-    if record.ending is not None or not record.started.lives:
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(record.started.pid, signal.SIGKILL)
-    return True
 
 
 def quick(guest: Guest) -> Guest:

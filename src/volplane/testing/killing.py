@@ -1,0 +1,39 @@
+"""kill -9 of a driver's containers: all of them, or the one that serves a socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from volplane.node.containers import records
+from volplane.node.containers.base import ContainerSpec
+from volplane.node.containers.records import Record
+
+NAME = "driver"  # of the container
+
+
+def kill(roots: Iterable[Path], socket: str = "") -> int:
+    """Below the nodes' directories; how many there were."""
+    mine = [root for root in roots if not socket or socket.startswith(f"{root}/")]
+    known = [record for root in mine for record in records.load_all(str(root / "containers"))]
+    return sum(_killed(r) for r in known if r.started.spec.name == NAME and _serves(r.started.spec, socket))
+
+
+def _serves(spec: ContainerSpec, socket: str) -> bool:
+    """A controller's socket lies in a directory of its pod, a node's among the node's plugins."""
+    if not socket:
+        return True
+    if "/pods/" in socket:
+        return f"/pods/{spec.pod_uid}/" in socket
+    return not spec.pod_name.startswith("controller-")
+
+
+def _killed(record: Record) -> bool:
+    if record.ending is not None or not record.started.lives:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(record.started.pid, signal.SIGKILL)
+    return True

@@ -7,7 +7,7 @@ without either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -24,6 +24,8 @@ OPENING = b'{"metadata":{'  # what the stored form leaves out
 
 
 class Shape(Protocol[O]):
+    attributes: Mapping[str, str]  # of the members at the top, by their names on the wire
+
     def load(self, value: bytes, revision: int) -> O: ...
 
     def stored(self, obj: O) -> bytes: ...
@@ -58,7 +60,7 @@ class StructShape:
         self.type: type[Resource] = kind.type
         self._head = codec.head(kind)  # hashing a Kind for the codec costs more than the concatenation
         fields = {f.encode_name: f for f in structs.fields(self.type)}
-        self._attributes = {name: f.name for name, f in fields.items()}
+        self.attributes: Mapping[str, str] = {name: f.name for name, f in fields.items()}
         self._status = _default(fields["status"]) if "status" in fields else None
 
     def load(self, value: bytes, revision: int) -> Any:
@@ -93,7 +95,7 @@ class StructShape:
         left_out = set(except_for)
         return any(
             getattr(old, attribute) != getattr(new, attribute)
-            for name, attribute in self._attributes.items()
+            for name, attribute in self.attributes.items()
             if name not in left_out
         )
 
@@ -108,6 +110,8 @@ def _default(info: structs.FieldInfo) -> Any:
 
 class PlainShape:
     """Custom resources: dicts. Their metadata is typed on the way, so pruned to what ObjectMeta knows."""
+
+    attributes: Mapping[str, str] = {}
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind

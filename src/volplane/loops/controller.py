@@ -2,7 +2,9 @@
 
 A controller declares in `setup` what it watches and which keys a change wakes, and says in `reconcile` what
 to do for one key. The subtle thing is reading one's own writes: what a `reconcile` wrote is noted, and the
-same key is worked again only when the caches it was written to have got there.
+same key is worked again only when the caches it was written to have got there. Most keys are woken by that very
+write and have nothing left to do; a controller that can tell so from its caches does it in `glance`, and no
+task is started for them.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ WORK = metrics.histogram(
 )
 CATCH_UP = 5.0  # seconds; a selective cache may never see a write that its selection excludes
 FORGETFUL = 4096  # keys with noted writes before those long since seen are thrown away
+GLANCES = 32  # in a row before others have their turn
 
 
 running: set[Controller[Any]] = set()  # those at work in this process, for whoever asks what waits
@@ -78,6 +81,10 @@ class Controller(Generic[K]):
     async def reconcile(self, key: K) -> None:
         """Bring one key's world in order. Raising means: again, later and later."""
         raise NotImplementedError
+
+    def glance(self, key: K) -> bool:
+        """Work the key here and now if that takes no waiting for anybody; False: it takes a `reconcile`."""
+        return False
 
     def watch(
         self,
@@ -154,10 +161,35 @@ class Controller(Generic[K]):
         async with asyncio.TaskGroup() as group:
             if self.resync:
                 group.create_task(self._resync())
+            glances = 0
             while True:
                 await slots.acquire()
                 key = await self.queue.get()
-                group.create_task(self._work(key, slots), name=f"{self.name} {key}")
+                if self._glanced(key):
+                    slots.release()
+                    glances += 1
+                    if glances % GLANCES == 0:
+                        await asyncio.sleep(0)
+                else:
+                    group.create_task(self._work(key, slots), name=f"{self.name} {key}")
+
+    def _glanced(self, key: K) -> bool:
+        begun = clock.now()
+        try:
+            if not self._has_caught_up(key) or not self.glance(key):
+                return False
+        except Exception:  # tells why in `reconcile`, where it is retried
+            return False
+        self.queue.forget(key)
+        self.queue.done(key)
+        self._duration.observe(clock.now() - begun)
+        return True
+
+    def _has_caught_up(self, key: K) -> bool:
+        notes = self._written.get(key)
+        return notes is None or all(
+            cache.revision >= notes.get(cache.type, 0) for cache, _ in self._watched
+        )
 
     async def _work(self, key: K, slots: asyncio.Semaphore) -> None:
         notes: dict[type[Resource], int] = {}

@@ -1,14 +1,14 @@
 """Patches: how a PATCH body changes the wire form of an object.
 
-`apply_patch` is pure: it reads the body, applies it to plain data and leaves typing, defaults and
-validation of the result to the caller (`decode.canonical`). What a strict reader would object to in the
-body itself (duplicate members, unknown members of a JSON Patch operation) goes to `findings`.
+All of it is pure: the body is read once, applied to plain data as often as it takes, and typing, defaults and
+validation of the result are left to the caller (`decode.canonical`). What a strict reader would object to in
+the body itself (duplicate members, unknown members of a JSON Patch operation) goes to `findings`.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import json
+from msgspec import Struct, json
 
 from volplane.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMediaType
 from volplane.api.kinds import Kind
@@ -43,24 +43,64 @@ def media_type(kind: Kind, content_type: str) -> str:
     return name
 
 
-def apply_patch(
-    kind: Kind, content_type: str, current: Map, body: bytes, *, findings: list[str] | None = None
-) -> Map:
-    """The object (wire form) after the patch. `current` is left as it is."""
-    name = media_type(kind, content_type)
-    if name == APPLY:
+class Reading(Struct):
+    """A patch that was read: applied as often as another writer was faster."""
+
+    kind: Kind
+    style: str
+    document: Any
+    findings: list[str]  # what a strict reader objects to
+
+    @property
+    def members(self) -> Map | None:
+        """What it says about members of the object, by name; None: it may change any of them."""
+        if self.style == JSON or any(name.startswith("$") for name in self.document):
+            return None
+        members: Map = self.document
+        return members
+
+    def applied_to(self, current: Map) -> Map:
+        """The object (wire form) after the patch. `current` is left as it is."""
+        try:
+            return _PATCHES[self.style](self.kind, current, self.document)
+        except RecursionError as error:
+            raise BadRequest("exceeded max depth") from error
+
+
+def read_patch(kind: Kind, content_type: str, body: bytes) -> Reading:
+    style = media_type(kind, content_type)
+    if style == APPLY:
         # Apply merges by owners, which a document without its stored object does not have.
         listed = ", ".join(a for a in accepted(kind) if a != APPLY)
         raise UnsupportedMediaType(f"{APPLY} is not accepted here, only {listed}")
-    found = findings if findings is not None else []
     try:
-        return _PATCHES[name](kind, current, body, found)
+        document, duplicates = _read(body)
     except RecursionError as error:
         raise BadRequest("exceeded max depth") from error
+    if style == JSON:
+        return Reading(kind, style, *_operations(document, duplicates))
+    if not isinstance(document, dict):
+        raise BadRequest(_NO_DOCUMENT[style])
+    return Reading(kind, style, document, [f'duplicate field "{path}"' for path in duplicates])
 
 
-def _json(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
-    operations, duplicates = _read(body)
+_NO_DOCUMENT = {
+    MERGE: "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}",
+    STRATEGIC: "invalid JSON document",
+}
+
+
+def apply_patch(
+    kind: Kind, content_type: str, current: Map, body: bytes, *, findings: list[str] | None = None
+) -> Map:
+    """Both at once."""
+    reading = read_patch(kind, content_type, body)
+    if findings is not None:
+        findings += reading.findings
+    return reading.applied_to(current)
+
+
+def _operations(operations: Any, duplicates: list[str]) -> tuple[list[Any], list[str]]:
     if operations is None:
         operations = []
     if not isinstance(operations, list) or not all(isinstance(o, dict | None) for o in operations):
@@ -72,8 +112,11 @@ def _json(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
             "Request entity too large: The allowed maximum operations in a JSON patch is "
             f"{jsonpatch.MAX_OPERATIONS}, got {len(operations)}"
         )
-    findings += [f'json patch duplicate field "{path}"' for path in duplicates]
-    findings += _unknown_members(operations)
+    twice = [f'json patch duplicate field "{path}"' for path in duplicates]
+    return operations, [*twice, *_unknown_members(operations)]
+
+
+def _json(kind: Kind, current: Map, operations: Any) -> Map:
     try:
         # Operations work in place, and on lists: what comes from an object has tuples.
         result = jsonpatch.apply(json.decode(json.encode(current)), operations)
@@ -84,25 +127,20 @@ def _json(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
     return result
 
 
-def _merge(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
-    told = "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
-    return merge.merge(current, _document(body, findings, told))
+def _merge(kind: Kind, current: Map, document: Any) -> Map:
+    return merge.merge(current, document)
 
 
-def _strategic(kind: Kind, current: Map, body: bytes, findings: list[str]) -> Map:
+def _strategic(kind: Kind, current: Map, document: Any) -> Map:
     assert kind.type is not None  # media_type() refused custom resources
     try:
-        return strategic.apply(kind.type, current, _document(body, findings, "invalid JSON document"))
+        return strategic.apply(kind.type, current, document)
     except strategic.BadPatch as error:
         # Upstream answers some of these with 500; nothing a client sends shall be our internal error.
         raise (_unprocessable() if error.unprocessable else BadRequest(str(error))) from error
 
 
-_PATCHES: dict[str, Callable[[Kind, Map, bytes, list[str]], Map]] = {
-    JSON: _json,
-    MERGE: _merge,
-    STRATEGIC: _strategic,
-}
+_PATCHES: dict[str, Callable[[Kind, Map, Any], Map]] = {JSON: _json, MERGE: _merge, STRATEGIC: _strategic}
 
 
 def _read(body: bytes) -> tuple[Any, list[str]]:
@@ -112,14 +150,6 @@ def _read(body: bytes) -> tuple[Any, list[str]]:
         return parse_json(body)
     except Malformed as error:
         raise BadRequest(f"error decoding patch: {error}") from error
-
-
-def _document(body: bytes, findings: list[str], otherwise: str) -> Map:
-    document, duplicates = _read(body)
-    if not isinstance(document, dict):
-        raise BadRequest(otherwise)
-    findings += [f'duplicate field "{path}"' for path in duplicates]
-    return document
 
 
 _MEMBERS = frozenset({"op", "path", "from", "value"})

@@ -51,6 +51,8 @@ class ClaimStrategy(Strategy[PersistentVolumeClaim]):
         self._quotas = Quotas()
 
     def defaults(self, obj: PersistentVolumeClaim) -> PersistentVolumeClaim:
+        if obj.spec.volume_mode is not None and obj.status.phase:
+            return obj
         spec = filled(obj.spec, volume_mode="Filesystem")
         return changed(obj, spec=spec, status=filled(obj.status, phase="Pending"))
 
@@ -63,6 +65,8 @@ class ClaimStrategy(Strategy[PersistentVolumeClaim]):
     async def admit_update(
         self, call: Call, old: PersistentVolumeClaim, new: PersistentVolumeClaim
     ) -> PersistentVolumeClaim:
+        if new.spec is old.spec:
+            return new
         if not call.subresource and _size(old) != _size(new):
             await claim_limits.check(call, new)
             await self._quotas.check(call, old, new)
@@ -87,6 +91,8 @@ class ClaimStrategy(Strategy[PersistentVolumeClaim]):
         self, call: Call, old: PersistentVolumeClaim, new: PersistentVolumeClaim
     ) -> PersistentVolumeClaim:
         made = super().prepare_update(call, old, new)
+        if new.spec is old.spec:
+            return made
         return changed(made, spec=_data_sources(made.spec, old.spec))
 
     def validate_create(self, call: Call, obj: PersistentVolumeClaim) -> list[Cause]:
@@ -95,6 +101,8 @@ class ClaimStrategy(Strategy[PersistentVolumeClaim]):
     def validate_update(
         self, call: Call, old: PersistentVolumeClaim, new: PersistentVolumeClaim
     ) -> list[Cause]:
+        if new.spec is old.spec:
+            return _class_annotation(old, new)
         wrong = claim_spec.validate("spec", new.spec)
         wrong += _class_annotation(old, new)
         frozen = _frozen(old, new)

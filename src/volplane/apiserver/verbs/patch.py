@@ -1,20 +1,23 @@
 """Patch: the stored object as plain data, changed, typed again, and written like an update.
 
 A patch is applied anew whenever another writer was faster, so it never fails for that reason, unless it sets
-resourceVersion: then it means one state of the object and no other.
+resourceVersion: then it means one state of the object and no other. The subtle thing: what a patch does not
+name is not made anew, and stays the same object.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from volplane.api import codec
+from volplane.api.errors import Invalid
 from volplane.apiserver import decode
-from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.patch import Reading, read_patch
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import placed
@@ -32,13 +35,17 @@ async def patch(
     validation: str = "Warn",
 ) -> Written:
     warnings: list[str] = []
+    reading: Reading | None = None
 
     async def changed(old: Any, record: Record) -> Any:
+        nonlocal reading
+        if reading is None:
+            reading = read_patch(entry.kind, content_type, body)
         # Who does not name the owners of fields leaves them as they are.
-        current = plain(entry, old, record, owners=b"managedFields" in body)
-        found: list[str] = []
-        result = patches.apply_patch(entry.kind, content_type, current, body, findings=found)
-        obj, warnings[:] = decode.canonical(entry.kind, result, validation, findings=found)
+        owners = b"managedFields" in body
+        obj, warnings[:] = _in_parts(entry, old, reading, validation, owners=owners) or _whole(
+            entry, plain(entry, old, record, owners=owners), reading, validation
+        )
         meta = entry.shape.metadata(obj)
         check_name(call, meta)
         placed(entry, call, meta.namespace)
@@ -47,6 +54,53 @@ async def patch(
     written = await modify(backend, entry, call, changed)
     call.warnings.extend(warnings)
     return written
+
+
+def _whole(
+    entry: Entry, current: dict[str, Any], reading: Reading, validation: str
+) -> tuple[Any, list[str]]:
+    result = reading.applied_to(current)
+    return decode.canonical(entry.kind, result, validation, findings=list(reading.findings))
+
+
+def _in_parts(
+    entry: Entry, old: Any, reading: Reading, validation: str, *, owners: bool
+) -> tuple[Any, list[str]] | None:
+    """Only the members that the patch names become plain data and are typed again; the others stay the very
+    objects that they are, and whoever sees that needs no second look at them.
+
+    None where that cannot be told, and where the patch is refused: refusals show the whole object.
+    """
+    members = reading.members
+    if members is None or entry.kind.type is None:
+        return None
+    base = old if owners else without_owners(entry, old)
+    guards = _guards(members)
+    touched = [entry.shape.attributes[name] for name in members if name in entry.shape.attributes]
+    if guards is not None:
+        touched.remove("metadata")
+    part = entry.kind.type(**{name: getattr(base, name) for name in touched})
+    try:
+        made, warnings = _whole(entry, codec.builtins(part), reading, validation)
+    except Invalid:
+        return None
+    new = {name: getattr(made, name) for name in touched}
+    if guards is not None:
+        new["metadata"] = structs.replace(base.metadata, **guards)
+    return structs.replace(base, **new), warnings
+
+
+_GUARDS = {"uid": "uid", "resourceVersion": "resource_version"}
+
+
+def _guards(members: Mapping[str, Any]) -> dict[str, str] | None:
+    """The preconditions, if a patch has nothing else to say about metadata."""
+    metadata = members.get("metadata")
+    if type(metadata) is not dict or not all(
+        name in _GUARDS and type(value) is str for name, value in metadata.items()
+    ):
+        return None
+    return {_GUARDS[name]: value for name, value in metadata.items()}
 
 
 def plain(entry: Entry, obj: Any, record: Record, *, owners: bool = False) -> dict[str, Any]:

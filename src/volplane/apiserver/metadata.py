@@ -93,7 +93,7 @@ def validate_change(strategy: AnyStrategy, old: ObjectMeta, new: ObjectMeta) -> 
     causes: list[Cause] = []
     if new.labels is not old.labels and new.labels != old.labels:
         causes += _labels(new)
-    if new.annotations != old.annotations:
+    if new.annotations is not old.annotations and new.annotations != old.annotations:
         causes += _annotations(new)
     if new.owner_references != old.owner_references:
         causes += _owners(new.owner_references)
@@ -130,12 +130,17 @@ def _labels(meta: ObjectMeta) -> list[Cause]:
 
 
 def _annotations(meta: ObjectMeta) -> list[Cause]:
+    notes = meta.annotations
+    if not notes:
+        return []
     causes = [
         invalid("metadata.annotations", key, _QUALIFIED)
-        for key in meta.annotations
+        for key in notes
         if not names.is_qualified(key.lower())
     ]
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in meta.annotations.items())
+    if 4 * (sum(map(len, notes)) + sum(map(len, notes.values()))) <= ANNOTATIONS_LIMIT:
+        return causes  # no character takes more than four bytes: nearly never has to be encoded to be counted
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in notes.items())
     return (
         [*causes, too_long("metadata.annotations", ANNOTATIONS_LIMIT)] if size > ANNOTATIONS_LIMIT else causes
     )

@@ -36,8 +36,12 @@ def body(options: PatchOptions) -> tuple[Patch, PatchStyle]:
     if len(given) != 1:
         raise TypeError(f"a patch is exactly one of {', '.join(STYLES)}, not {given}")
     patch: Patch = options[given[0]]  # type: ignore[literal-required]
-    facts = {"uid": options.get("uid", ""), "resourceVersion": options.get("revision", "")}
-    return _guarded(patch, {k: v for k, v in facts.items() if v}), STYLES[given[0]]
+    facts = {}
+    if uid := options.get("uid"):
+        facts["uid"] = uid
+    if revision := options.get("revision"):
+        facts["resourceVersion"] = revision
+    return _guarded(patch, facts), STYLES[given[0]]
 
 
 def _guarded(patch: Patch, facts: Mapping[str, str]) -> Patch:

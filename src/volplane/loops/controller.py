@@ -2,9 +2,9 @@
 
 A controller declares in `setup` what it watches and which keys a change wakes, and says in `reconcile` what
 to do for one key. The subtle thing is reading one's own writes: what a `reconcile` wrote is noted, and the
-same key is worked again only when the caches it was written to have got there. Most keys are woken by that very
-write and have nothing left to do; a controller that can tell so from its caches does it in `glance`, and no
-task is started for them.
+same key is worked again only when the caches it was written to have got there. Most keys are woken by that
+very write and have nothing left to do; a controller that can tell so from its caches does it in `glance`, and
+no task is started for them.
 """
 
 from __future__ import annotations
@@ -174,7 +174,6 @@ class Controller(Generic[K]):
                     group.create_task(self._work(key, slots), name=f"{self.name} {key}")
 
     def _glanced(self, key: K) -> bool:
-        begun = clock.now()
         try:
             if not self._has_caught_up(key) or not self.glance(key):
                 return False
@@ -182,14 +181,15 @@ class Controller(Generic[K]):
             return False
         self.queue.forget(key)
         self.queue.done(key)
-        self._duration.observe(clock.now() - begun)
         return True
 
     def _has_caught_up(self, key: K) -> bool:
         notes = self._written.get(key)
-        return notes is None or all(
-            cache.revision >= notes.get(cache.type, 0) for cache, _ in self._watched
-        )
+        if notes is not None:
+            if any(cache.revision < notes.get(cache.type, 0) for cache, _ in self._watched):
+                return False
+            del self._written[key]
+        return True
 
     async def _work(self, key: K, slots: asyncio.Semaphore) -> None:
         notes: dict[type[Resource], int] = {}

@@ -115,6 +115,8 @@ def best(
 ) -> PersistentVolume | None:
     """The volume for the claim: reserved ones before others, then the smallest, equal ones by name."""
     candidates = [v for v in volumes if v.name not in taken and not _never_fits(v, claim)]
+    if not candidates:
+        return None
     candidates.sort(key=_by_modes)
     reserved = [v for v in candidates if is_for(v, claim)]
     if labels is not None and any(_unreachable(v, labels) for v in reserved):

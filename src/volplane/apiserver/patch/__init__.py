@@ -50,14 +50,7 @@ class Reading(Struct):
     style: str
     document: Any
     findings: list[str]  # what a strict reader objects to
-
-    @property
-    def members(self) -> Map | None:
-        """What it says about members of the object, by name; None: it may change any of them."""
-        if self.style == JSON or any(name.startswith("$") for name in self.document):
-            return None
-        members: Map = self.document
-        return members
+    members: Map | None = None  # what it says about members of the object; None: it may change any of them
 
     def applied_to(self, current: Map) -> Map:
         """The object (wire form) after the patch. `current` is left as it is."""
@@ -81,7 +74,8 @@ def read_patch(kind: Kind, content_type: str, body: bytes) -> Reading:
         return Reading(kind, style, *_operations(document, duplicates))
     if not isinstance(document, dict):
         raise BadRequest(_NO_DOCUMENT[style])
-    return Reading(kind, style, document, [f'duplicate field "{path}"' for path in duplicates])
+    members = None if any("$" in name for name in document) else document
+    return Reading(kind, style, document, [f'duplicate field "{path}"' for path in duplicates], members)
 
 
 _NO_DOCUMENT = {

@@ -14,6 +14,9 @@ def merge(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             out.pop(key, None)
             continue
+        if not isinstance(value, dict | list):
+            out[key] = value
+            continue
         held = out.get(key)
         if isinstance(held, dict) and isinstance(value, dict):
             out[key] = merge(held, value)

@@ -6,7 +6,7 @@ of a merged list: items that the patch names stand in the patch's order, and an 
 goes before the first named item that stood behind it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from volplane.api.object import Field, Object, schema
@@ -192,7 +192,9 @@ def _key_of(element: Map, key: str) -> Any:
     return element[key]
 
 
-def _find(elements: Iterable[Any], wanted: Any, key: str) -> int:
+def _find(elements: list[Any], wanted: Any, key: str) -> int:
+    if not key and type(wanted) is str:  # which is the same as nothing but an equal string
+        return elements.index(wanted) if wanted in elements else -1
     for at, element in enumerate(elements):
         if key and (not isinstance(element, dict) or key not in element):
             continue
@@ -201,7 +203,7 @@ def _find(elements: Iterable[Any], wanted: Any, key: str) -> int:
     return -1
 
 
-def _holds(elements: Iterable[Any], wanted: Any) -> bool:
+def _holds(elements: list[Any], wanted: Any) -> bool:
     return _find(elements, wanted, "") >= 0
 
 

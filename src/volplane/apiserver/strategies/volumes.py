@@ -41,6 +41,10 @@ _SOURCES = {"host_path": "hostPath"} | {
 
 class VolumeStrategy(Strategy[PersistentVolume]):
     def defaults(self, obj: PersistentVolume) -> PersistentVolume:
+        spec = obj.spec
+        told = spec.persistent_volume_reclaim_policy and spec.volume_mode is not None
+        if told and obj.status.phase and spec.host_path is None:
+            return obj
         spec = filled(obj.spec, persistent_volume_reclaim_policy="Retain", volume_mode="Filesystem")
         if spec.host_path is not None:
             spec = changed(spec, host_path=filled(spec.host_path, type=""))

@@ -7,7 +7,6 @@ name is not made anew, and stays the same object.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -56,9 +55,7 @@ async def patch(
     return written
 
 
-def _whole(
-    entry: Entry, current: dict[str, Any], reading: Reading, validation: str
-) -> tuple[Any, list[str]]:
+def _whole(entry: Entry, current: dict[str, Any], reading: Reading, validation: str) -> tuple[Any, list[str]]:
     result = reading.applied_to(current)
     return decode.canonical(entry.kind, result, validation, findings=list(reading.findings))
 
@@ -75,8 +72,9 @@ def _in_parts(
     if members is None or entry.kind.type is None:
         return None
     base = old if owners else without_owners(entry, old)
-    guards = _guards(members)
-    touched = [entry.shape.attributes[name] for name in members if name in entry.shape.attributes]
+    guards = _guards(members.get("metadata"))
+    attributes = entry.shape.attributes
+    touched = [attributes[name] for name in members if name in attributes]
     if guards is not None:
         touched.remove("metadata")
     part = entry.kind.type(**{name: getattr(base, name) for name in touched})
@@ -93,14 +91,12 @@ def _in_parts(
 _GUARDS = {"uid": "uid", "resourceVersion": "resource_version"}
 
 
-def _guards(members: Mapping[str, Any]) -> dict[str, str] | None:
+def _guards(metadata: Any) -> dict[str, str] | None:
     """The preconditions, if a patch has nothing else to say about metadata."""
-    metadata = members.get("metadata")
-    if type(metadata) is not dict or not all(
-        name in _GUARDS and type(value) is str for name, value in metadata.items()
-    ):
+    if type(metadata) is not dict or not metadata.keys() <= _GUARDS.keys():
         return None
-    return {_GUARDS[name]: value for name, value in metadata.items()}
+    guards = {_GUARDS[name]: value for name, value in metadata.items()}
+    return guards if all(type(value) is str for value in guards.values()) else None
 
 
 def plain(entry: Entry, obj: Any, record: Record, *, owners: bool = False) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def is_same(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
     if old.uid != new.uid or old.spec != new.spec or old.status != new.status:
         return False
     before, now = old.metadata.annotations, new.metadata.annotations
-    return all(before.get(note) == now.get(note) for note in NOTES)
+    return before == now or all(before.get(note) == now.get(note) for note in NOTES)
 
 
 class Binder(Controller[str]):
@@ -194,20 +194,24 @@ class Binder(Controller[str]):
     # --- one key
 
     def glance(self, key: str) -> bool:
-        """Of seven times that a pair is woken on its way to being bound, five have nothing to write."""
+        """A bound pair, or a volume whose claim is at it: of the seven times that the two are woken on their
+        way to each other, four.
+        """
         kind, _, name = key.partition("/")
-        about = self.claims.at(name) if kind == "pvc" else self.volumes.get(name)
-        if about is None:
-            return True
-        steps = list(
-            plan_claim(self.view_claim(about))
-            if isinstance(about, PersistentVolumeClaim)
-            else plan_volume(self.view_volume(about))
-        )
-        if not all(isinstance(step, Say | Wait | Wake) for step in steps):
+        steps: Sequence[ClaimStep | VolumeStep]
+        if kind == "pv":
+            volume = self.volumes.get(name)
+            steps = [] if volume is None else list(plan_volume(self.view_volume(volume)))
+        else:
+            claim = self.claims.at(name)
+            if claim is not None and waiting_class(claim):
+                return False  # takes a look at what is unclaimed, and mostly a write
+            steps = [] if claim is None else list(plan_claim(self.view_claim(claim)))
+        wakes = [step for step in steps if isinstance(step, Wake)]
+        if len(wakes) < len(steps):
             return False
-        for step in steps:
-            self._note(key, about, step)
+        for wake in wakes:
+            self.queue.add(f"pvc/{wake.claim}")
         return True
 
     async def reconcile(self, key: str) -> None:
@@ -303,24 +307,17 @@ class Binder(Controller[str]):
                 await self.client.create(pod, exists_ok=True)
             case Sweep(pod):
                 await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, grace=0, missing_ok=True)
-            case Say() | Wait() | Wake():
-                self._note(key, about, step)
-            case Recheck():
-                raise AssertionError("a plan on proven facts asks for no proof")
-            case _:
-                assert_never(step)
-        return True
-
-    def _note(self, key: str, about: Resource, step: Say | Wait | Wake) -> None:
-        match step:
             case Say():
                 self._say(step.about or about, step)
             case Wait(seconds, why):
                 self.queue.later(key, seconds, why)
             case Wake(claim):
                 self.queue.add(f"pvc/{claim}")
+            case Recheck():
+                raise AssertionError("a plan on proven facts asks for no proof")
             case _:
                 assert_never(step)
+        return True
 
     async def _take(
         self, key: str, step: Take, volume: PersistentVolume, claim: PersistentVolumeClaim

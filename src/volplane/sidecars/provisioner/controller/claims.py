@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, assert_never
 
-from msgspec import Struct
-
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import AlreadyExists, APIError, Conflict, Forbidden
 from volplane.api.meta import ObjectMeta
@@ -32,6 +30,7 @@ from volplane.sidecars.provisioner import plan as plans
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.controller import counts, making
 from volplane.sidecars.provisioner.controller import sources as holding
+from volplane.sidecars.provisioner.controller.attempts import Attempt, Attempts
 from volplane.sidecars.provisioner.controller.facts import facts
 from volplane.sidecars.provisioner.controller.making import Unfit
 from volplane.sidecars.provisioner.controller.turns import Turns
@@ -44,14 +43,8 @@ log = logging.getLogger(__name__)
 COMPONENT = "csi-provisioner"
 SAVING = Backoff(0.005, 1000.0)  # the volume exists: only its object has to be saved
 PATIENCE = 5.0  # seconds that the end of an order stays back while others begin
+SETTLING = "the volume is made, and the order is to come off"
 BINDING = 0.5  # seconds that the binder has the claim to itself: it writes over the very version it has seen
-
-
-class Attempt(Struct, frozen=True):
-    """A call whose outcome is open, as this process knows it."""
-
-    claim: PersistentVolumeClaim
-    order: Order
 
 
 def _class_of(claim: PersistentVolumeClaim) -> list[str]:
@@ -82,10 +75,10 @@ class Claims(Controller[str]):
             driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
         )
         self._snapshots = False  # whether their changes are heard
-        self._attempts: dict[str, Attempt] = {}  # by the claim's uid
+        self._attempts = Attempts()
         self._unsaved: dict[str, PersistentVolume] = {}
         self._binding: dict[str, float] = {}  # until when the binder has the claim to itself
-        self._resting: set[str] = set()  # keys of claims whose order stays on while others begin
+        self._resting: dict[str, float] = {}  # keys of claims whose order stays on while others begin
         self._infeasible: dict[str, tuple[str, float]] = {}  # class uid, until when
         self._unnoted: set[str] = set()  # uids of claims whose order we may not write down
         self._placeless: set[str] = set()  # keys that a node or a registration may help
@@ -173,7 +166,7 @@ class Claims(Controller[str]):
         """Calls that are open for a claim that is gone: without its finalizer, by somebody's force."""
         if claim is not None and claim.uid in self._attempts:
             return []  # of one name there is only one in work
-        return [a for a in self._attempts.values() if a.claim.key == key]
+        return self._attempts.named(key)
 
     def _order(self, claim: PersistentVolumeClaim) -> Order | None:
         attempt = self._attempts.get(claim.uid)
@@ -267,7 +260,7 @@ class Claims(Controller[str]):
                 source = await holding.look(self.client, claim, self.claims, self.volumes)
                 await holding.protect(self.client, order.content, source)
             await self._note(claim, order)
-        self._attempts[claim.uid] = Attempt(claim, order)
+        self._attempts.begin(claim, order)
         begun = clock.now()
         try:
             reply = await self.driver.call(
@@ -300,7 +293,7 @@ class Claims(Controller[str]):
         if kind is Provisioning.BACKGROUND:
             self._say_failed(claim, order.storage_class, str(error))
             raise Refused(str(error)) from error
-        del self._attempts[claim.uid]
+        self._attempts.end(claim.uid)
         if kind is Provisioning.EXHAUSTED and order.topological and order.node:
             return await self._reschedule(claim, order.node, str(error))
         if kind is Provisioning.INFEASIBLE:
@@ -356,7 +349,7 @@ class Claims(Controller[str]):
         self._unsaved.pop(claim.uid, None)
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
         log.info("Succeeded in saving volume", extra={"PVC": claim.key, "PV": volume.name})
-        self._attempts.pop(claim.uid, None)
+        self._attempts.end(claim.uid)
         if not self._attempts:
             self._end_rest()
         self.changed(volume.spec.storage_class_name)
@@ -365,18 +358,19 @@ class Claims(Controller[str]):
 
     async def _settle_in_turn(self, claim: PersistentVolumeClaim) -> None:
         """The order comes off when the binder is through with the claim, or nobody wants it any more."""
-        left = self._binding.get(claim.uid, 0.0) - clock.now()
-        if left < 0 and self._attempts and left > -PATIENCE:
+        until = self._binding.get(claim.uid, 0.0)
+        left = until - clock.now()
+        if self._attempts and left > -PATIENCE:
             left += PATIENCE  # others are waiting for their volumes, and nobody for this
-            self._resting.add(claim.key)
+            self._resting[claim.key] = until
         if left > TICK and claim.uid not in self._unnoted and self._is_wanted(claim):
-            return self.queue.later(claim.key, left, "the volume is made, and the order is to come off")
+            return self.queue.later(claim.key, left, SETTLING)
         self._binding.pop(claim.uid, None)
         await self._settle(claim)
 
     def _end_rest(self) -> None:
-        for key in self._resting:
-            self.queue.add(key)
+        for key, until in self._resting.items():
+            self.queue.later(key, until - clock.now(), SETTLING)
         self._resting.clear()
 
     async def _settle(self, claim: PersistentVolumeClaim) -> None:

@@ -2,7 +2,9 @@
 
 The share is of the time in which at least one CreateVolume was open: what is left of the rest is ours. Twice:
 with the cluster's own driver, whose answers cost CPU that we would need too, and with one that only takes
-its time, a real socket between, where the share shows whether anything of ours is in the way.
+its time, a real socket between, where the share shows whether anything of ours is in the way. There the roles
+run with the settings that `volplane up` gives them, the rounds over everything included, which tests have much
+more often.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from tests.loops.inprocess import world
 from tests.support import scripted
 from tests.support.scripted import Delay
 from volplane.api.core import PersistentVolumeClaim
+from volplane.base import memory
 
 THINKING = 0.05  # seconds that the scripted driver takes for each volume
+ROUNDS = 15.0  # seconds between the binder's rounds over everything, its default
 WORKERS = 100  # the provisioner's default, and so the most that the driver works on at a time
 
 
@@ -55,7 +59,8 @@ async def alone(count: int) -> list[Figure]:
 
     type(driver).create_volume = lambda self, request: timed(request)
     logging.disable(logging.WARNING)  # more events than are kept at a time; nobody reads them here
-    async with stage(driver, on=world) as s:
+    memory.look_less_often()
+    async with stage(driver, on=world, binder={"sync_period": ROUNDS}) as s:
         await s.storage_class()
         pending = {f"burst-{i}" for i in range(count)}
         done = asyncio.Event()

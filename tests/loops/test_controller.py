@@ -99,6 +99,61 @@ async def test_failures_come_back_with_a_growing_pause_and_say_why() -> None:
         assert controller.waits == []
 
 
+class Glancing(Counting):
+    """Has nothing to do for whoever has reached the goal, and sees that at a glance."""
+
+    name = "glancing"
+
+    def setup(self) -> None:
+        super().setup()
+        self.glanced: list[str] = []
+
+    def glance(self, key: str) -> bool:
+        config = self.configs.at(key)
+        if config is not None and config.data.get("goal") == "broken":
+            raise ValueError(key)
+        reached = config is None or int(config.data.get("n", "0")) >= int(config.data.get("goal", "0"))
+        if reached:
+            self.glanced.append(key)
+        return reached
+
+
+async def test_who_has_nothing_to_do_is_not_worked_and_never_on_caches_that_are_behind() -> None:
+    async with world() as w:
+        controller = Glancing(w.role("glancing"))
+        async with running(controller.run()):
+            await w.client.create(config("a", goal="3"))
+            await asyncio.sleep(60)
+            assert len(controller.times) == 3  # one for each write; the echo of the last is only looked at
+            assert controller.glanced.count("default/a") >= 1
+            assert controller.stale == 0
+            assert controller.queue.is_idle
+            assert (await w.client.get(ConfigMap, "a", "default")).data["n"] == "3"
+
+
+async def test_a_look_clears_what_the_key_waited_for() -> None:
+    async with world() as w:
+        controller = Glancing(w.role("glancing"))
+        async with running(controller.run()):
+            await w.client.create(config("a", goal="0"))
+            await asyncio.sleep(1)
+            controller.queue.later("default/a", 5, "something")
+            await asyncio.sleep(1)
+            assert [wait.why for wait in controller.waits] == ["something"]
+            await asyncio.sleep(10)
+            assert controller.waits == []
+
+
+async def test_a_look_that_fails_is_work() -> None:
+    async with world() as w:
+        controller = Glancing(w.role("glancing"))
+        async with running(controller.run()):
+            await w.client.create(config("a", goal="broken"))
+            await asyncio.sleep(0.5)
+            assert [wait.key for wait in controller.waits] == ["default/a"]  # and is retried with its reason
+            assert len(controller.times) == 1
+
+
 class Crowded(Counting):
     name = "crowded"
     workers = 2

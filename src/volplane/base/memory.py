@@ -30,6 +30,12 @@ def prepare() -> None:
         _libc.mallopt(_M_MMAP_THRESHOLD, LARGE)
 
 
+def look_less_often() -> None:
+    """When everything is imported: that lives as long as the process, and is not looked through again."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
 async def keep_tidy() -> None:
     """Until cancelled."""
     pause = EVERY

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -27,9 +26,7 @@ def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INF
     """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
     log.setup(level)
     memory.prepare()
-    # Start-up makes objects that live as long as the process: looking through them again and again is waste.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    memory.look_less_often()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_until_signalled(work))

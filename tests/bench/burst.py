@@ -3,8 +3,8 @@
 The share is of the time in which at least one CreateVolume was open: what is left of the rest is ours. Twice:
 with the cluster's own driver, whose answers cost CPU that we would need too, and with one that only takes
 its time, a real socket between, where the share shows whether anything of ours is in the way. There the roles
-run with the settings that `volplane up` gives them, the rounds over everything included, which tests have much
-more often.
+run with the settings that `volplane up` gives them, the rounds over everything included, which tests have
+much more often.
 """
 
 from __future__ import annotations

@@ -127,17 +127,19 @@ class _Recent:
     """What was worked out last, by revision."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Any, int]] = {}
+        self._kept: dict[int, Any] = {}
+        self._sizes: dict[int, int] = {}
         self._size = 0
-
-    def get(self, revision: int) -> Any:
-        found = self._kept.get(revision)
-        return None if found is None else found[0]
+        self.get = self._kept.get  # None when it is no longer kept
 
     def put(self, revision: int, made: Any, size: int) -> None:
-        replaced = self._kept.pop(revision, None)
-        self._size += size - (replaced[1] if replaced else 0)
-        self._kept[revision] = (made, size)
-        while len(self._kept) > REMEMBERED or (self._size > BUDGET and len(self._kept) > 1):
-            oldest = next(iter(self._kept))
-            self._size -= self._kept.pop(oldest)[1]
+        kept, sizes = self._kept, self._sizes
+        if revision in kept:
+            del kept[revision]  # the newest stand last
+            self._size -= sizes.pop(revision)
+        kept[revision], sizes[revision] = made, size
+        self._size += size
+        while len(kept) > REMEMBERED or (self._size > BUDGET and len(kept) > 1):
+            oldest = next(iter(kept))
+            del kept[oldest]
+            self._size -= sizes.pop(oldest)

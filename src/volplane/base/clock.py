@@ -23,22 +23,22 @@ def now() -> float:
 
 
 def wall() -> datetime:
-    return datetime.fromtimestamp(_wall_seconds(), UTC)
-
-
-def _wall_seconds() -> float:
     loop = asyncio._get_running_loop()  # None outside a coroutine, where the machine's clock is the right one
-    return loop.wall() if isinstance(loop, VirtualLoop) else time.time()
+    return datetime.fromtimestamp(loop.wall() if isinstance(loop, VirtualLoop) else time.time(), UTC)
 
 
 def stamp(moment: datetime | None = None) -> str:
     """The API's Time: whole seconds."""
-    return (moment or wall()).astimezone(UTC).isoformat(timespec="seconds")[:-6] + "Z"
+    return _utc(moment or wall()).isoformat(timespec="seconds")[:-6] + "Z"
 
 
 def microstamp(moment: datetime | None = None) -> str:
     """The API's MicroTime: always six digits, because Go refuses a Lease without them."""
-    return (moment or wall()).astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    return _utc(moment or wall()).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
 
 
 def parse(text: str) -> datetime:

@@ -242,14 +242,17 @@ class Cache(Generic[T]):
         self._wake()
 
     def _put(self, new: T) -> None:
-        names = self._objects.setdefault(new.namespace, {})
-        old = names.get(new.name)
-        if old is not None and old.uid != new.uid:  # deleted and made again while we did not look
-            self._remove(old)
-            return self._put(new)
-        if old is not None and old.revision == new.revision:
-            return
-        names[new.name] = new
+        meta = new.metadata
+        names = self._objects.setdefault(meta.namespace, {})
+        old = names.get(meta.name)
+        if old is not None:
+            known = old.metadata
+            if known.uid != meta.uid:  # deleted and made again while we did not look
+                self._remove(old)
+                return self._put(new)
+            if known.resource_version == meta.resource_version:
+                return
+        names[meta.name] = new
         self._changed(old, new)
 
     def _remove(self, last: T) -> None:

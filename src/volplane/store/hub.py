@@ -125,12 +125,14 @@ class Hub:
                 del self._heads[_head(watcher.prefix)][watcher.prefix]
 
     def publish(self, events: Sequence[Event]) -> None:
-        by_head: dict[str, list[tuple[str, Event]]] = {"": [(event.key, event) for event in events]}
-        for key, event in by_head[""]:
-            if head := _head(key):
-                by_head.setdefault(head, []).append((key, event))
+        pairs = [(event.key, event) for event in events]
+        by_head: dict[str, list[tuple[str, Event]]] = {"": pairs} if self._heads.get("") else {}
+        for pair in pairs:
+            head = _head(pair[0])
+            if head and head in self._heads:
+                by_head.setdefault(head, []).append(pair)
         for head, pairs in by_head.items():
-            for prefix in tuple(self._heads.get(head, ())):
+            for prefix in tuple(self._heads[head]):
                 batch = [event for key, event in pairs if key.startswith(prefix)]
                 for watcher in tuple(self._groups.get(prefix, ())) if batch else ():
                     watcher.offer(batch)
@@ -153,4 +155,5 @@ class Hub:
 
 def _head(key: str) -> str:
     """Up to the third slash; nothing if there is none."""
-    return key[: key.find("/", key.find("/", 1) + 1) + 1] if key.count("/", 1) > 1 else ""
+    second = key.find("/", 1)
+    return key[: key.find("/", second + 1) + 1] if second > 0 else ""

@@ -74,7 +74,7 @@ def read_patch(kind: Kind, content_type: str, body: bytes) -> Reading:
         return Reading(kind, style, *_operations(document, duplicates))
     if not isinstance(document, dict):
         raise BadRequest(_NO_DOCUMENT[style])
-    members = None if any("$" in name for name in document) else document
+    members = None if "$" in "".join(document) else document
     return Reading(kind, style, document, [f'duplicate field "{path}"' for path in duplicates], members)
 
 

@@ -95,8 +95,8 @@ def _guards(metadata: Any) -> dict[str, str] | None:
     """The preconditions, if a patch has nothing else to say about metadata."""
     if type(metadata) is not dict or not metadata.keys() <= _GUARDS.keys():
         return None
-    guards = {_GUARDS[name]: value for name, value in metadata.items()}
-    return guards if all(type(value) is str for value in guards.values()) else None
+    guards = {_GUARDS[name]: value for name, value in metadata.items() if type(value) is str}
+    return guards if len(guards) == len(metadata) else None
 
 
 def plain(entry: Entry, obj: Any, record: Record, *, owners: bool = False) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Claims(Controller[str]):
                 self.turns.forget(old.uid)
         if claim is not None and old is not new:
             yield from (clone.key for clone in self.by_source[f"{sources.CLAIM}/{claim.key}"])
-        if not any(side is not None and self._concerns(side) for side in (new, old)):
+        if not (new is not None and self._concerns(new)) and not (old is not None and self._concerns(old)):
             return
         if new is not None and new.uid in self._binding and self._is_as_meant(new):
             return  # the binder is at work on what we made; the order has its own time to come off

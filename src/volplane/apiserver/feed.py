@@ -2,14 +2,17 @@
 
 Each watcher reads the store's own stream (which keeps order, history and the drop of slow readers); what
 is expensive about an event (its line on the wire, the decoded object, the selectable values) is made on
-first use and shared by revision. The subtle thing: with a selector, an object that leaves the selection is
-told as DELETED in its old state under the new revision.
+first use and shared by revision. The subtle things: with a selector, an object that leaves the selection is
+told as DELETED in its old state under the new revision; and watchers hear of a commit before its writer does,
+so a writer says beforehand what its bytes are, and nobody in this process decodes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from msgspec import structs
 
 from volplane.apiserver.selection import EVERYTHING, Glance, Selection, Values
 from volplane.apiserver.shape import Shape
@@ -93,6 +96,7 @@ class Feed:
         self.glance = glance
         self._notes = _Recent()
         self._objects = _Recent()
+        self._coming: dict[int, tuple[bytes, Any]] = {}  # by the id of the bytes, as long as they are held
         self._last: tuple[Sequence[Event], bytes] = ([], b"")
 
     def note(self, event: Event) -> Note:
@@ -114,13 +118,31 @@ class Feed:
         """The decoded object of a record, shared: a revision names one state of one object."""
         found = self._objects.get(record.revision)
         if found is None:
-            found = self.shape.load(record.value, record.revision)
-            self.remember(record.revision, found, len(record.value))
+            value, revision = record.value, record.revision
+            held, obj = self._coming.get(id(value), (None, None))
+            found = self._stamped(obj, revision) if held is value else self.shape.load(value, revision)
+            self._objects.put(revision, found, len(value))
         return found
 
-    def remember(self, revision: int, obj: Any, size: int) -> None:
-        """A writer has just made this object: its readers need not decode it."""
-        self._objects.put(revision, obj, size)
+    def expect(self, value: bytes, obj: Any) -> None:
+        """A writer is about to store this object; `written` or `given_up` follows."""
+        self._coming[id(value)] = (value, obj)
+
+    def written(self, value: bytes, obj: Any, revision: int) -> Any:
+        """The object as all readers see it."""
+        self.given_up(value)
+        found = self._objects.get(revision)
+        if found is None:
+            found = self._stamped(obj, revision)
+            self._objects.put(revision, found, len(value))
+        return found
+
+    def given_up(self, value: bytes) -> None:
+        self._coming.pop(id(value), None)
+
+    def _stamped(self, obj: Any, revision: int) -> Any:
+        meta = structs.replace(self.shape.metadata(obj), resource_version=str(revision))
+        return self.shape.with_metadata(obj, meta)
 
 
 class _Recent:

@@ -5,6 +5,7 @@ The subtle thing: with generateName a name that is taken is no failure but anoth
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from msgspec import structs
@@ -118,16 +119,20 @@ async def _commit(backend: Backend, entry: Entry, call: Call, obj: Any, name: st
         if await backend.store.get(key) is not None:
             raise Exists(key)
         return Written(entry, obj, value, 0, created=True)
-    revision = await backend.create(call, entry, key, value)
-    return Written(entry, stamped(entry, obj, value, revision), value, revision, created=True)
+    return await stored(entry, obj, value, backend.create(call, entry, key, value), created=True)
 
 
-def stamped(entry: Entry, obj: Any, value: bytes, revision: int) -> Any:
-    """The object as readers will see it, remembered so that none of them has to decode it."""
-    meta = structs.replace(entry.shape.metadata(obj), resource_version=str(revision))
-    made = entry.shape.with_metadata(obj, meta)
-    entry.feed.remember(revision, made, len(value))
-    return made
+async def stored(
+    entry: Entry, obj: Any, value: bytes, write: Awaitable[int], *, created: bool = False
+) -> Written:
+    """The object as readers will see it; they are told beforehand, so that none of them has to decode it."""
+    entry.feed.expect(value, obj)
+    try:
+        revision = await write
+    except BaseException:
+        entry.feed.given_up(value)
+        raise
+    return Written(entry, entry.feed.written(value, obj, revision), value, revision, created=created)
 
 
 async def _taken(backend: Backend, entry: Entry, call: Call, name: str, *, generated: bool) -> APIError:

@@ -21,7 +21,7 @@ from volplane.apiserver.apply.managed import Entries
 from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
-from volplane.apiserver.verbs.create import create, placed, stamped
+from volplane.apiserver.verbs.create import create, placed, stored
 from volplane.store import Missing, Record, Stale
 
 Owners = Callable[[Entry, Call, Any, Any, Entries], Entries]
@@ -163,8 +163,7 @@ async def commit(backend: Backend, entry: Entry, call: Call, record: Record, old
         return Written(entry, old, record.value, record.revision)
     if call.dry_run:
         return Written(entry, new, value, record.revision)
-    revision = await backend.update(call, entry, record, value)
-    return Written(entry, stamped(entry, new, value, revision), value, revision)
+    return await stored(entry, new, value, backend.update(call, entry, record, value))
 
 
 def vanishes(entry: Entry, obj: Any) -> bool:

@@ -20,7 +20,7 @@ from volplane.apiserver.auth.rbac import policy
 from volplane.apiserver.auth.rbac.policy.words import AUTOUPDATE
 from volplane.apiserver.auth.rbac.rules import missing
 from volplane.apiserver.backend import Backend
-from volplane.apiserver.verbs.create import stamped
+from volplane.apiserver.verbs.create import stored
 from volplane.base import clock
 from volplane.store import Exists, Missing, Stale
 
@@ -54,7 +54,7 @@ async def _create(backend: Backend, key: str, wanted: Resource, now: str) -> Non
     meta = structs.replace(wanted.metadata, uid=str(uuid.uuid4()), creation_timestamp=now)
     made = structs.replace(wanted, metadata=meta)
     value = entry.shape.stored(made)
-    stamped(entry, made, value, await backend.store.create(key, value))
+    await stored(entry, made, value, backend.store.create(key, value))
 
 
 def completed(held: Any, wanted: Any) -> Any | None:

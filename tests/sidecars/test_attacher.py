@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import World, running, until, world
-from tests.sidecars.scripted import NAME, Attaching, Fail, Hold, Listing, Lose, Plain, Scripted, on_socket
+from tests.support import scripted
+from tests.support.scripted import NAME, Driver, Fail, Hold, Lose
 from volplane import sdk
 from volplane.api import names
 from volplane.api.coordination import Lease
@@ -30,6 +31,8 @@ from volplane.api.storage import (
     VolumeAttachmentSource,
     VolumeAttachmentSpec,
 )
+from volplane.csi import v1
+from volplane.csi.client import Channel
 from volplane.csi.outcome import Code
 from volplane.sidecars import attacher
 from volplane.sidecars.attacher import Settings
@@ -40,7 +43,7 @@ VA = names.attachment("vol-1", NAME, "worker-1")
 
 
 @asynccontextmanager
-async def attaching(driver: Scripted, **settings: Any) -> AsyncIterator[World]:
+async def attaching(driver: Driver, **settings: Any) -> AsyncIterator[World]:
     """A server, a registered node, a volume, and the attacher in virtual time."""
     async with world() as w:
         await furnish(w)
@@ -86,7 +89,7 @@ async def get(w: World, name: str = VA) -> VolumeAttachment:
 
 @pytest.mark.virtual
 async def test_an_attachment_is_published_and_says_so() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(1)
@@ -106,7 +109,7 @@ async def test_an_attachment_is_published_and_says_so() -> None:
 
 @pytest.mark.virtual
 async def test_deleting_it_unpublishes_and_lets_it_go() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(1)
@@ -120,7 +123,7 @@ async def test_deleting_it_unpublishes_and_lets_it_go() -> None:
 
 @pytest.mark.virtual
 async def test_errors_are_told_and_success_clears_them() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     driver.script("ControllerPublishVolume", *[Fail(Code.DEADLINE_EXCEEDED, "too slow")] * 3)
     async with attaching(driver) as w:
         await attach(w)
@@ -140,7 +143,7 @@ async def test_errors_are_told_and_success_clears_them() -> None:
 
 @pytest.mark.virtual
 async def test_the_pauses_between_tries_double() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     driver.script("ControllerPublishVolume", *[Fail(Code.INTERNAL)] * 100)
     async with attaching(driver, retry_interval_start=1.0, retry_interval_max=8.0) as w:
         await attach(w)
@@ -153,7 +156,7 @@ async def test_the_pauses_between_tries_double() -> None:
 
 @pytest.mark.virtual
 async def test_the_error_code_is_told_where_the_gate_is_on() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     driver.script("ControllerPublishVolume", Fail(Code.RESOURCE_EXHAUSTED))
     async with attaching(driver, feature_gates={"MutableCSINodeAllocatableCount": True}) as w:
         await attach(w)
@@ -165,7 +168,7 @@ async def test_the_error_code_is_told_where_the_gate_is_on() -> None:
 
 @pytest.mark.virtual
 async def test_an_error_of_any_length_is_told() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     driver.script("ControllerPublishVolume", Fail(Code.INTERNAL, "é" * 2000))
     async with attaching(driver) as w:
         await attach(w)
@@ -177,16 +180,15 @@ async def test_an_error_of_any_length_is_told() -> None:
 
 @pytest.mark.virtual
 async def test_an_attachment_deleted_while_its_publish_is_under_way_is_unpublished_afterwards() -> None:
-    driver = Attaching()
-    gate = asyncio.Event()
-    driver.script("ControllerPublishVolume", Hold(gate))
+    driver = scripted.driver("attach", "readonly")
+    driver.script("ControllerPublishVolume", hold := Hold())
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(1)
         await w.client.delete(VolumeAttachment, VA)
         await asyncio.sleep(1)
         assert driver.called("ControllerUnpublishVolume") == []
-        gate.set()
+        hold.release()
         await asyncio.sleep(1)
         assert await w.client.find(VolumeAttachment, VA) is None
         assert driver.published["vol-1"] == set()
@@ -194,7 +196,7 @@ async def test_an_attachment_deleted_while_its_publish_is_under_way_is_unpublish
 
 @pytest.mark.virtual
 async def test_a_lost_reply_is_asked_for_again() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     driver.script("ControllerPublishVolume", Lose())
     driver.script("ControllerUnpublishVolume", Lose())
     async with attaching(driver) as w:
@@ -213,7 +215,7 @@ async def test_a_lost_reply_is_asked_for_again() -> None:
 
 @pytest.mark.virtual
 async def test_a_driver_gone_from_the_node_fails_attaching_but_not_detaching() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(1)
@@ -231,7 +233,7 @@ async def test_a_driver_gone_from_the_node_fails_attaching_but_not_detaching() -
 
 @pytest.mark.virtual
 async def test_registration_wakes_what_waits_for_it() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with attaching(driver) as w:
         await attach(w, node="worker-2")
         await asyncio.sleep(100)  # deep in backoff
@@ -242,7 +244,7 @@ async def test_registration_wakes_what_waits_for_it() -> None:
 
 @pytest.mark.virtual
 async def test_without_node_and_annotation_a_detach_waits_with_the_reason() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(1)
@@ -258,7 +260,7 @@ async def test_without_node_and_annotation_a_detach_waits_with_the_reason() -> N
 
 @pytest.mark.virtual
 async def test_a_missing_secret_is_named_and_nothing_is_called() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with attaching(driver) as w:
         reference = SecretReference(name="keys", namespace="kube-system")
         await w.client.create(volume("pv2", "vol-2", controller_publish_secret_ref=reference))
@@ -276,9 +278,9 @@ async def test_a_missing_secret_is_named_and_nothing_is_called() -> None:
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize(("kind", "readonly"), [(Plain, False), (Attaching, True)])
-async def test_read_only_is_asked_of_drivers_that_can(kind: type[Scripted], readonly: bool) -> None:
-    driver = kind()
+@pytest.mark.parametrize(("features", "readonly"), [(("attach",), False), (("attach", "readonly"), True)])
+async def test_read_only_is_asked_of_drivers_that_can(features: tuple[str, ...], readonly: bool) -> None:
+    driver = scripted.driver(*features)
     async with attaching(driver) as w:
         await w.client.create(volume("pv2", "vol-2", read_only=True))
         await attach(w, "pv2", "csi-2")
@@ -288,7 +290,7 @@ async def test_read_only_is_asked_of_drivers_that_can(kind: type[Scripted], read
 
 @pytest.mark.virtual
 async def test_a_driver_that_does_not_attach_is_trusted() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(0.5)
@@ -302,7 +304,9 @@ async def test_a_driver_that_does_not_attach_is_trusted() -> None:
 
 @pytest.mark.virtual
 async def test_what_the_drivers_list_misses_is_published_again() -> None:
-    driver = Listing()
+    driver = scripted.driver("attach", "list", "list-published")
+    for handle in ("vol-1", "vol-2"):
+        driver.volumes[handle] = v1.Volume(volume_id=handle)
     async with attaching(driver) as w:
         await w.client.create(volume("pv2", "vol-2"))
         await attach(w)
@@ -318,7 +322,7 @@ async def test_what_the_drivers_list_misses_is_published_again() -> None:
 
 @pytest.mark.virtual
 async def test_a_volume_deleted_while_attached_stays_until_the_attachment_is_gone() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with attaching(driver) as w:
         await attach(w)
         await asyncio.sleep(0.5)
@@ -334,7 +338,7 @@ async def test_a_volume_deleted_while_attached_stays_until_the_attachment_is_gon
 
 @pytest.mark.virtual
 async def test_another_drivers_attachment_is_not_touched() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with attaching(driver) as w:
         await attach(w, driver="other.example.com")
         await asyncio.sleep(5)
@@ -346,7 +350,7 @@ async def test_another_drivers_attachment_is_not_touched() -> None:
 
 @pytest.mark.virtual
 async def test_of_two_only_the_leader_calls_and_the_other_follows() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with world() as w:
         await furnish(w)
         await w.client.create(volume("pv2", "vol-2"))
@@ -374,11 +378,14 @@ async def test_of_two_only_the_leader_calls_and_the_other_follows() -> None:
 
 
 async def test_a_restarted_attacher_finishes_what_the_first_began_over_a_real_socket() -> None:
-    driver = Attaching()
-    gate = asyncio.Event()
-    driver.script("ControllerPublishVolume", Hold(gate))
+    driver = scripted.driver("attach", "readonly")
+    driver.script("ControllerPublishVolume", hold := Hold())
     settings = Settings(retry_interval_start=0.01)
-    async with world() as w, on_socket(driver, "csi-attacher") as channel:
+    async with (
+        world() as w,
+        scripted.on_socket(driver) as socket,
+        Channel(socket.path, component="csi-attacher") as channel,
+    ):
         await furnish(w)
         async with running(attacher.run(w.role("csi-attacher"), settings, caller=channel)):
             await attach(w)
@@ -387,7 +394,7 @@ async def test_a_restarted_attacher_finishes_what_the_first_began_over_a_real_so
                 return bool(driver.called("ControllerPublishVolume"))
 
             await until(called)
-        gate.set()
+        hold.release()
         assert not (await get(w)).status.attached
         async with running(attacher.run(w.role("csi-attacher"), settings, caller=channel)):
 

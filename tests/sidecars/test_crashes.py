@@ -12,7 +12,7 @@ from tests.loops.inprocess import World, running, world
 from tests.sidecars import test_attacher as attaching
 from tests.sidecars import test_provisioner as provisioning
 from tests.sidecars.crashing import Doom, DoomedCaller, DoomedTransport
-from tests.sidecars.scripted import Attaching
+from tests.support import scripted
 from volplane import sdk
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.storage import VolumeAttachment
@@ -46,7 +46,7 @@ MAKING = [
 
 async def test_these_are_the_effects_of_making_a_volume() -> None:
     async with world() as w:
-        doom, driver = Doom(99, "after"), sdk.Local(Attaching())
+        doom, driver = Doom(99, "after"), sdk.Local(scripted.driver("attach", "readonly"))
         await w.client.create(provisioning.storage_class())
         async with running(
             provisioner.run(doomed(w, doom), provisioner.Settings(), caller=DoomedCaller(driver, doom))
@@ -61,7 +61,7 @@ async def test_these_are_the_effects_of_making_a_volume() -> None:
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_while_a_volume_is_made_leaks_nothing(at: int, when: str, deleted: bool) -> None:
     async with world() as w:
-        doom, driver = Doom(at, when), Attaching()
+        doom, driver = Doom(at, when), scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
         await w.client.create(provisioning.storage_class())
         async with running(
@@ -94,7 +94,7 @@ DELETING = ["DeleteVolume", "delete PersistentVolume", "patch PersistentVolume"]
 @pytest.mark.parametrize("at", range(1, len(DELETING) + 1))
 async def test_a_stop_while_a_volume_is_deleted_is_made_good(at: int, when: str) -> None:
     async with world() as w:
-        driver = Attaching()
+        driver = scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
         await w.client.create(provisioning.storage_class())
         async with running(provisioner.run(w.role("first"), provisioner.Settings(), caller=caller)):
@@ -133,7 +133,7 @@ DETACHING = ["ControllerUnpublishVolume", "patch VolumeAttachment"]
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_stop_while_attaching_is_made_good(at: int, when: str, deleted: bool) -> None:
     async with world() as w:
-        doom, driver = Doom(at, when), Attaching()
+        doom, driver = Doom(at, when), scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
         await attaching.furnish(w)
         async with running(
@@ -160,7 +160,7 @@ async def test_a_stop_while_attaching_is_made_good(at: int, when: str, deleted: 
 @pytest.mark.parametrize("at", range(1, len(DETACHING) + 1))
 async def test_a_stop_while_detaching_is_made_good(at: int, when: str) -> None:
     async with world() as w:
-        driver = Attaching()
+        driver = scripted.driver("attach", "readonly")
         caller = sdk.Local(driver)
         await attaching.furnish(w)
         async with running(attacher.run(w.role("first"), attacher.Settings(), caller=caller)):

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.loops.inprocess import running
-from tests.sidecars.scripted import Scripted
+from tests.support.scripted import Driver
 from volplane import sdk
 from volplane.csi.outcome import CallError, Code
 from volplane.sidecars import liveness
@@ -18,7 +18,7 @@ from volplane.sidecars.liveness import Settings
 from volplane.web import Http
 
 
-class Moody(Scripted):
+class Moody(Driver):
     mood: bool | CallError = True
 
     async def probe(self) -> bool:

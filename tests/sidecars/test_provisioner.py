@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import World, running, until, world
-from tests.sidecars.scripted import NAME, ZONE, Attaching, Fail, Hold, Lose, Placing, Scripted, on_socket
+from tests.support import scripted
+from tests.support.scripted import NAME, ZONE, Driver, Fail, Hold, Lose
 from volplane import sdk
 from volplane.api.core import (
     Event,
@@ -35,6 +36,7 @@ from volplane.api.storage import (
     VolumeAttachmentSpec,
 )
 from volplane.client.client import Client
+from volplane.csi.client import Channel
 from volplane.csi.outcome import Code
 from volplane.rules import binding
 from volplane.sidecars import provisioner
@@ -45,7 +47,7 @@ PROTECTION = "kubernetes.io/pvc-protection"
 
 
 @asynccontextmanager
-async def provisioning(driver: Scripted, **settings: Any) -> AsyncIterator[World]:
+async def provisioning(driver: Driver, **settings: Any) -> AsyncIterator[World]:
     """A server with a class, and the provisioner in virtual time."""
     async with world() as w:
         await w.client.create(storage_class())
@@ -55,7 +57,7 @@ async def provisioning(driver: Scripted, **settings: Any) -> AsyncIterator[World
 
 @asynccontextmanager
 async def provisioner_of(
-    w: World, driver: Scripted | sdk.Local, client: Client | None = None, **settings: Any
+    w: World, driver: Driver | sdk.Local, client: Client | None = None, **settings: Any
 ) -> AsyncIterator[None]:
     """Given a caller instead of a driver, the driver outlives the provisioner."""
     caller = driver if isinstance(driver, sdk.Local) else sdk.Local(driver, component="csi-provisioner")
@@ -125,7 +127,7 @@ async def release(w: World, name: str) -> None:
 
 @pytest.mark.virtual
 async def test_a_claim_gets_its_volume() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     async with provisioning(driver) as w:
         made = await claim(w)
         await asyncio.sleep(1)
@@ -155,30 +157,28 @@ async def test_a_claim_gets_its_volume() -> None:
 
 @pytest.mark.virtual
 async def test_while_the_call_is_under_way_the_claim_carries_the_order() -> None:
-    driver = Scripted()
-    gate = asyncio.Event()
-    driver.script("CreateVolume", Hold(gate))
+    driver = scripted.driver()
+    driver.script("CreateVolume", hold := Hold())
     async with provisioning(driver) as w:
         await claim(w)
         await asyncio.sleep(1)
         during = await get(w)
         assert INTENT in during.metadata.finalizers
         assert INTENT in during.metadata.annotations
-        gate.set()
+        hold.release()
 
 
 @pytest.mark.virtual
 async def test_a_claim_deleted_while_its_volume_is_made_is_kept_until_the_volume_is_known() -> None:
-    driver = Scripted()
-    gate = asyncio.Event()
-    driver.script("CreateVolume", Hold(gate))
+    driver = scripted.driver()
+    driver.script("CreateVolume", hold := Hold())
     async with provisioning(driver) as w:
         made = await claim(w)
         await asyncio.sleep(1)
         await drop_claim(w)
         await asyncio.sleep(1)
         assert (await get(w)).is_deleting
-        gate.set()
+        hold.release()
         await asyncio.sleep(1)
         assert await w.client.find(PersistentVolumeClaim, "data", "default") is None
         (volume,) = await volumes(w)
@@ -193,10 +193,9 @@ async def test_a_claim_deleted_while_its_volume_is_made_is_kept_until_the_volume
 @pytest.mark.virtual
 @pytest.mark.parametrize("deleted", ["not", "before the crash", "while it is down"])
 async def test_a_provisioner_that_dies_in_the_call_leaks_nothing(deleted: str) -> None:
-    driver = Placing()
+    driver = scripted.driver("attach", "topology")
     caller = sdk.Local(driver, component="csi-provisioner")
-    gate = asyncio.Event()
-    driver.script("CreateVolume", Hold(gate))
+    driver.script("CreateVolume", hold := Hold())
     async with world() as w:
         await w.client.create(storage_class())
         for name, zone in (("n1", "a"), ("n2", "b")):
@@ -206,7 +205,7 @@ async def test_a_provisioner_that_dies_in_the_call_leaks_nothing(deleted: str) -
             await asyncio.sleep(1)
             if deleted == "before the crash":
                 await drop_claim(w)
-        gate.set()  # the driver makes the disk; nobody hears of it
+        hold.release()  # the driver makes the disk; nobody hears of it
         await asyncio.sleep(1)
         assert len(driver.volumes) == 1
         if deleted == "while it is down":
@@ -232,7 +231,7 @@ async def test_a_provisioner_that_dies_in_the_call_leaks_nothing(deleted: str) -
 
 @pytest.mark.virtual
 async def test_a_timed_out_call_is_repeated_with_the_same_arguments() -> None:
-    driver = Placing()
+    driver = scripted.driver("attach", "topology")
     driver.script("CreateVolume", Lose(), Fail(Code.ABORTED), Fail(Code.UNAVAILABLE))
     async with provisioning(driver) as w:
         await node(w, "n1", "a")
@@ -251,7 +250,7 @@ async def test_a_timed_out_call_is_repeated_with_the_same_arguments() -> None:
 
 @pytest.mark.virtual
 async def test_a_final_error_is_told_the_order_taken_back_and_the_call_tried_again() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     driver.script("CreateVolume", Fail(Code.INTERNAL, "no luck"))
     async with provisioning(driver) as w:
         await claim(w)
@@ -268,7 +267,7 @@ async def test_a_final_error_is_told_the_order_taken_back_and_the_call_tried_aga
 
 @pytest.mark.virtual
 async def test_the_pauses_between_tries_double() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     driver.script("CreateVolume", *[Fail(Code.INTERNAL)] * 100)
     async with provisioning(driver, retry_interval_max=8.0) as w:
         await claim(w)
@@ -281,7 +280,7 @@ async def test_the_pauses_between_tries_double() -> None:
 
 @pytest.mark.virtual
 async def test_a_deleted_claim_is_forgotten_after_a_final_error() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     driver.script("CreateVolume", Fail(Code.UNAVAILABLE), *[Fail(Code.INTERNAL)] * 100)
     async with provisioning(driver) as w:
         await claim(w)
@@ -294,9 +293,8 @@ async def test_a_deleted_claim_is_forgotten_after_a_final_error() -> None:
 
 @pytest.mark.virtual
 async def test_a_claim_torn_away_by_force_is_still_brought_to_an_end() -> None:
-    driver = Scripted()
-    gate = asyncio.Event()
-    driver.script("CreateVolume", Hold(gate))
+    driver = scripted.driver()
+    driver.script("CreateVolume", hold := Hold())
     async with provisioning(driver) as w:
         old = await claim(w)
         await asyncio.sleep(0.5)
@@ -306,7 +304,7 @@ async def test_a_claim_torn_away_by_force_is_still_brought_to_an_end() -> None:
         await w.client.delete(PersistentVolumeClaim, "data", "default", missing_ok=True)
         new = await claim(w)
         await asyncio.sleep(0.5)
-        gate.set()
+        hold.release()
         await asyncio.sleep(5)
         names = sorted(v.name for v in await volumes(w))
         assert names == sorted([f"pvc-{old.uid}", f"pvc-{new.uid}"])
@@ -317,7 +315,7 @@ async def test_a_claim_torn_away_by_force_is_still_brought_to_an_end() -> None:
 async def test_a_claim_that_vanishes_before_the_order_is_written_gets_no_volume(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     async with world() as w:
         await w.client.create(storage_class())
         role = w.role("csi-provisioner")
@@ -337,7 +335,7 @@ async def test_a_claim_that_vanishes_before_the_order_is_written_gets_no_volume(
 
 @pytest.mark.virtual
 async def test_wrong_arguments_are_not_repeated_for_five_minutes_unless_the_class_is_new() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     driver.script("CreateVolume", *[Fail(Code.INVALID_ARGUMENT, "no such type")] * 2)
     async with provisioning(driver) as w:
         await claim(w)
@@ -360,7 +358,7 @@ async def test_wrong_arguments_are_not_repeated_for_five_minutes_unless_the_clas
 
 @pytest.mark.virtual
 async def test_a_class_that_comes_late_is_noticed() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     async with provisioning(driver) as w:
         await claim(w, storage_class="slow")
         await asyncio.sleep(200)
@@ -374,7 +372,7 @@ async def test_a_class_that_comes_late_is_noticed() -> None:
 async def test_a_volume_that_cannot_be_saved_is_saved_later_and_never_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     async with world() as w:
         await w.client.create(storage_class())
         role = w.role("csi-provisioner")
@@ -401,14 +399,14 @@ async def test_a_volume_that_cannot_be_saved_is_saved_later_and_never_deleted(
 
 @pytest.mark.virtual
 async def test_a_volume_smaller_than_asked_is_deleted_and_made_again() -> None:
-    driver = Scripted()
-    driver.capacity = 1 << 20
+    driver = scripted.driver()
+    driver.answers = 1 << 20
     async with provisioning(driver) as w:
         await claim(w)
         await asyncio.sleep(0.5)
         assert driver.volumes == {}
         assert await volumes(w) == []
-        driver.capacity = 0  # says nothing: as asked
+        driver.answers = 0  # says nothing: as asked
         await asyncio.sleep(2)
         (volume,) = await volumes(w)
         assert volume.spec.capacity == {"storage": "1Gi"}
@@ -416,7 +414,7 @@ async def test_a_volume_smaller_than_asked_is_deleted_and_made_again() -> None:
 
 @pytest.mark.virtual
 async def test_a_secret_goes_to_the_driver_and_its_absence_is_told() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     prefix = "csi.storage.k8s.io/provisioner-secret-"
     async with provisioning(driver) as w:
         made = storage_class("secret", **{prefix + "name": "${pvc.name}", prefix + "namespace": "default"})
@@ -452,7 +450,7 @@ async def register(w: World, name: str) -> None:
 
 @pytest.mark.virtual
 async def test_a_volume_is_made_where_its_pod_will_be() -> None:
-    driver = Placing()
+    driver = scripted.driver("attach", "topology")
     driver.zones = ("b",)
     async with provisioning(driver) as w:
         await w.client.create(storage_class("late", "WaitForFirstConsumer"))
@@ -477,7 +475,7 @@ async def test_a_volume_is_made_where_its_pod_will_be() -> None:
 
 @pytest.mark.virtual
 async def test_a_driver_that_registers_late_wakes_the_claims_that_wait_for_a_place() -> None:
-    driver = Placing()
+    driver = scripted.driver("attach", "topology")
     async with provisioning(driver) as w:
         await claim(w)
         await asyncio.sleep(200)
@@ -489,7 +487,7 @@ async def test_a_driver_that_registers_late_wakes_the_claims_that_wait_for_a_pla
 
 @pytest.mark.virtual
 async def test_no_room_on_the_selected_node_gives_the_node_back() -> None:
-    driver = Placing()
+    driver = scripted.driver("attach", "topology")
     driver.script("CreateVolume", Fail(Code.RESOURCE_EXHAUSTED, "full"))
     async with provisioning(driver) as w:
         await w.client.create(storage_class("late", "WaitForFirstConsumer"))
@@ -508,7 +506,7 @@ async def test_no_room_on_the_selected_node_gives_the_node_back() -> None:
 
 @pytest.mark.virtual
 async def test_no_room_for_an_immediate_claim_only_means_later() -> None:
-    driver = Placing()
+    driver = scripted.driver("attach", "topology")
     driver.script("CreateVolume", Fail(Code.RESOURCE_EXHAUSTED))
     async with provisioning(driver) as w:
         await node(w, "n1", "a")
@@ -521,7 +519,7 @@ async def test_no_room_for_an_immediate_claim_only_means_later() -> None:
 
 @pytest.mark.virtual
 async def test_another_error_keeps_the_selected_node() -> None:
-    driver = Placing()
+    driver = scripted.driver("attach", "topology")
     driver.script("CreateVolume", *[Fail(Code.INTERNAL)] * 10)
     async with provisioning(driver) as w:
         await node(w, "n1", "a")
@@ -532,7 +530,7 @@ async def test_another_error_keeps_the_selected_node() -> None:
 
 @pytest.mark.virtual
 async def test_a_selected_node_without_registration_is_given_back() -> None:
-    driver = Placing()
+    driver = scripted.driver("attach", "topology")
     async with provisioning(driver) as w:
         await claim(w, node="gone")
         await asyncio.sleep(1)
@@ -545,7 +543,7 @@ async def test_a_selected_node_without_registration_is_given_back() -> None:
 
 @pytest.mark.virtual
 async def test_a_volume_is_not_deleted_while_it_is_attached() -> None:
-    driver = Attaching()
+    driver = scripted.driver("attach", "readonly")
     async with provisioning(driver) as w:
         await claim(w)
         await asyncio.sleep(0.5)
@@ -566,7 +564,7 @@ async def test_a_volume_is_not_deleted_while_it_is_attached() -> None:
 
 @pytest.mark.virtual
 async def test_a_failed_deletion_is_told_and_repeated() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     driver.script("DeleteVolume", Fail(Code.INTERNAL, "busy"), Lose())
     async with provisioning(driver) as w:
         await claim(w)
@@ -584,7 +582,7 @@ async def test_a_failed_deletion_is_told_and_repeated() -> None:
 
 @pytest.mark.virtual
 async def test_a_policy_changed_to_retain_keeps_the_disk_and_lets_the_object_go() -> None:
-    driver = Scripted()
+    driver = scripted.driver()
     async with provisioning(driver) as w:
         await claim(w)
         await asyncio.sleep(0.5)
@@ -601,8 +599,12 @@ async def test_a_policy_changed_to_retain_keeps_the_disk_and_lets_the_object_go(
 
 
 async def test_two_hundred_claims_over_a_real_socket_and_back() -> None:
-    driver = Scripted()
-    async with world() as w, on_socket(driver, "csi-provisioner") as channel:
+    driver = scripted.driver()
+    async with (
+        world() as w,
+        scripted.on_socket(driver) as socket,
+        Channel(socket.path, component="csi-provisioner") as channel,
+    ):
         await w.client.create(storage_class())
         async with running(provisioner.run(w.role("csi-provisioner"), Settings(), caller=channel)):
             await asyncio.gather(*(claim(w, f"data-{n}") for n in range(200)))

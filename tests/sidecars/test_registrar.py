@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.loops.inprocess import running, until
-from tests.sidecars.scripted import NAME, Scripted
+from tests.support import scripted
+from tests.support.scripted import NAME
 from volplane import sdk
 from volplane.csi import registration
 from volplane.sidecars import registrar
@@ -51,7 +52,10 @@ async def announced(place: Path) -> str:
 
 
 async def test_it_announces_the_driver_where_the_kubelet_looks(place: Path) -> None:
-    async with sdk.Server(Scripted(), str(place / "csi.sock")), running(registrar.run(settings(place))):
+    async with (
+        sdk.Server(scripted.driver(), str(place / "csi.sock")),
+        running(registrar.run(settings(place))),
+    ):
         socket = await announced(place)
         assert stat.S_IMODE(os.stat(socket).st_mode) == 0o600
         info = await registration.ask(socket)
@@ -66,12 +70,12 @@ async def test_it_announces_the_driver_where_the_kubelet_looks(place: Path) -> N
 async def test_it_waits_for_its_driver(place: Path) -> None:
     async with running(registrar.run(settings(place))):
         await asyncio.sleep(0.05)
-        async with sdk.Server(Scripted(), str(place / "csi.sock")):
+        async with sdk.Server(scripted.driver(), str(place / "csi.sock")):
             await announced(place)
 
 
 async def test_a_refusal_ends_it(place: Path) -> None:
-    async with sdk.Server(Scripted(), str(place / "csi.sock")):
+    async with sdk.Server(scripted.driver(), str(place / "csi.sock")):
         task = asyncio.create_task(registrar.run(settings(place)))
         socket = await announced(place)
         await registration.notify(socket, registered=False, error="a driver of that name is here")

@@ -92,34 +92,6 @@ async def test_logs_of_a_pod_that_is_gone_go_even_if_nothing_else_is_left_of_it(
         assert there(mine)
 
 
-async def test_kubelet_killed_between_stage_ok_and_publish_pod_gone_the_staged_volume_is_found() -> None:
-    async with node_world() as here:
-        entered = asyncio.Event()
-
-        async def hang(request: Any) -> None:
-            entered.set()
-            await asyncio.sleep(3600)
-
-        await here.start()
-        await here.start_driver()
-        await here.registered()
-        await here.volume()
-        here.disks.after["stage"] = hang
-        await here.pod(claim="data")
-        await entered.wait()
-        await here.stop(drain=False)
-        await here.stop_driver()
-        await here.delete(grace=0)
-        here.disks.after.clear()
-        here.disks.calls.clear()
-        assert len(here.mounted()) == 1
-        await here.start_driver()
-        await here.start()
-        await is_out_of_use(here)
-        assert [name for name, _ in here.disks.calls] == ["unstage"]
-        assert here.mounted() == []
-
-
 async def test_node_reboot_mounts_gone_metadata_present_restaged_and_republished() -> None:
     async with node_world() as here:
         await running(here)
@@ -247,33 +219,6 @@ async def test_restart_with_api_server_down_no_unmount_at_all_volumes_in_use_unc
         line.cut = False
         await starting
         await is_out_of_use(here)
-        assert here.mounted() == []
-
-
-async def test_kubelet_killed_between_nodepublish_ok_and_state_update_unpublish_and_unstage() -> None:
-    async with node_world() as here:
-        await here.start()
-        await here.start_driver()
-        await here.registered()
-        await here.volume()
-        entered = asyncio.Event()
-
-        async def hang(request: Any) -> None:
-            entered.set()
-            await asyncio.sleep(3600)
-
-        here.disks.after["publish"] = hang
-        await here.pod(claim="data")
-        await entered.wait()
-        await here.stop(drain=False)
-        await here.stop_driver()
-        await here.delete(grace=0)
-        here.disks.after.clear()
-        here.disks.calls.clear()
-        await here.start_driver()
-        await here.start()
-        await is_out_of_use(here)
-        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
         assert here.mounted() == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -308,6 +309,7 @@ async def test_the_pause_of_a_failed_snapshot_is_as_its_flag_says() -> None:
         await snapshot_class(stage)
         stage.driver.script("CreateSnapshot", *[Fail(Code.INTERNAL)] * 3, Delay(0.01))
         await stage.bound()
+        stage.driver.clock = time.monotonic
         quick = "--retry-interval-start=50ms"
         async with stage.process("snapshot-controller", quick), stage.process("snapshotter", quick):
             await take(stage)

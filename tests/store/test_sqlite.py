@@ -52,6 +52,22 @@ async def test_no_revision_is_used_twice_even_when_the_newest_row_is_compacted_a
     await store.close()
 
 
+async def test_a_store_without_a_window_looks_back_on_disk(path: Path) -> None:
+    store = await SqliteStore.open(path, window=0)
+    for n in range(3):
+        await store.create(f"/{n}", b"old")
+    await store.update("/1", b"new", revision=2)
+    await store.delete("/2")
+    assert [(r.key, r.value) for r in (await store.list("/")).records] == [("/0", b"old"), ("/1", b"new")]
+    assert [r.key for r in (await store.list("/", revision=3)).records] == ["/0", "/1", "/2"]
+    async with store.watch("/", revision=3) as watcher:
+        told = await anext(watcher)
+        assert [event.revision for event in told] == [4, 5]
+        await store.create("/3", b"")
+        assert [event.revision for event in await anext(watcher)] == [6]
+    await store.close()
+
+
 async def test_the_floor_is_remembered(path: Path) -> None:
     store = await SqliteStore.open(path)
     for n in range(5):

@@ -45,7 +45,8 @@ def _instances(path: str) -> tuple[Instance, ...]:
 
 async def _serve(settings: Settings, stop: asyncio.Event) -> None:
     host = Host()
-    store = await SqliteStore.open(os.path.join(settings.data_dir, "state.db"))
+    path = os.path.join(settings.data_dir, "state.db")
+    store = await SqliteStore.open(path, window=cloud.WINDOW)
     try:
         await until(stop, cloud.run(settings, host, store, ready=lambda url: click.echo(f"serving on {url}")))
     finally:

@@ -15,7 +15,7 @@ from volplane import web
 from volplane.cloud.app import App
 from volplane.cloud.disks import Disks
 from volplane.cloud.faults import Faults
-from volplane.cloud.ledger import Ledger
+from volplane.cloud.ledger import WINDOW, Ledger
 from volplane.cloud.model import Instance
 from volplane.cloud.pace import Pace
 from volplane.cloud.recover import recover
@@ -26,7 +26,7 @@ from volplane.cloud.throttle import Throttle
 from volplane.host import Host
 from volplane.store import Store
 
-__all__ = ["Instance", "Service", "Settings", "opened", "run", "serving"]
+__all__ = ["WINDOW", "Instance", "Service", "Settings", "opened", "run", "serving"]
 
 
 @asynccontextmanager

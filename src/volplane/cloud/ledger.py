@@ -15,7 +15,8 @@ from volplane.store import Store
 
 _VOLUMES, _INSTANCES, _MODIFICATIONS = "/cloud/volumes/", "/cloud/instances/", "/cloud/modifications/"
 _SNAPSHOTS = "/cloud/snapshots/"
-KEPT = 1000  # revisions kept behind the newest; nobody watches this store
+WINDOW = 0  # events that its store keeps in memory: nobody watches it
+COMPACTED = 1000  # writes after which the store lets go of what they have replaced
 
 T = TypeVar("T", Volume, Instance, Modification, Snapshot)
 
@@ -24,6 +25,7 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._revisions: dict[str, int] = {}
+        self._written = 0  # since the store was compacted
         self.volumes: dict[str, Volume] = {}
         self.instances: dict[str, Instance] = {}
         self.modifications: dict[str, Modification] = {}
@@ -103,8 +105,14 @@ class Ledger:
         else:
             revision = await self._store.update(key, data, revision=known)
         self._revisions[key] = revision
-        if revision % KEPT == 0:
-            await self._store.compact(revision - 1)
+        await self._tidy(revision)
 
     async def _drop(self, key: str) -> None:
-        await self._store.delete(key, revision=self._revisions.pop(key))
+        gone = await self._store.delete(key, revision=self._revisions.pop(key))
+        await self._tidy(gone.revision)
+
+    async def _tidy(self, revision: int) -> None:
+        self._written += 1
+        if self._written >= COMPACTED:
+            self._written = 0
+            await self._store.compact(revision - 1)

@@ -187,7 +187,7 @@ class Cluster:
 
     async def _start_cloud(self) -> None:
         settings = cloud_settings(self.layout, self.memory, self.members, self.settings)
-        store = await SqliteStore.open(self.layout.cloud / "state.db")
+        store = await SqliteStore.open(self.layout.cloud / "state.db", window=cloud.WINDOW)
         self._stack.push_async_callback(store.close)
         self.cloud_url = await self._stack.enter_async_context(cloud.serving(settings, self.host, store))
 

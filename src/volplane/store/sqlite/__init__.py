@@ -54,13 +54,19 @@ class SqliteStore:
     """Made by `await SqliteStore.open(path)`; belongs to the loop that opened it."""
 
     def __init__(
-        self, files: Files, executor: ThreadPoolExecutor, backlog: int, packed: tuple[str, ...] = ()
+        self,
+        files: Files,
+        executor: ThreadPoolExecutor,
+        *,
+        backlog: int,
+        packed: tuple[str, ...],
+        window: int,
     ) -> None:
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
         self._files = files
         self._disk, self._old = files.disk, files.old
         self._executor = executor
-        self._state = State(max_events=WINDOW_EVENTS, max_bytes=WINDOW_BYTES, packed=packed)
+        self._state = State(max_events=window, max_bytes=WINDOW_BYTES, packed=packed)
         self._state.load(files.records, revision=files.revision, floor=files.floor)
         files.records.clear()  # the state has them; a list beside it would keep deleted ones alive
         self._hub = Hub(revision=files.revision, backlog=backlog)
@@ -71,11 +77,17 @@ class SqliteStore:
 
     @classmethod
     async def open(
-        cls, path: str | Path, *, backlog: int = BACKLOG, packed: tuple[str, ...] = ()
+        cls,
+        path: str | Path,
+        *,
+        backlog: int = BACKLOG,
+        packed: tuple[str, ...] = (),
+        window: int = WINDOW_EVENTS,
     ) -> SqliteStore:
         """Open or create the database file; its directory is made private. InUse, Failed.
 
         `packed`: how keys begin whose records are many and hardly read; they take less memory.
+        `window`: events kept in memory for who looks back; what is older is read from disk.
         """
         executor = ThreadPoolExecutor(1, "store-reader")
         try:
@@ -83,7 +95,7 @@ class SqliteStore:
         except BaseException:
             executor.shutdown()
             raise
-        return cls(files, executor, backlog, packed)
+        return cls(files, executor, backlog=backlog, packed=packed, window=window)
 
     @property
     def revision(self) -> int:

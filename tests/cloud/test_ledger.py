@@ -1,0 +1,38 @@
+"""The disk service's memory stays small, however often disks come and go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from volplane.cloud import ledger as keeping
+from volplane.cloud.ledger import WINDOW, Ledger
+from volplane.cloud.model import Shape, Volume, VolumeState
+from volplane.store.sqlite import SqliteStore
+
+ROUNDS, OFTEN = 30, 20
+
+
+async def test_volumes_that_came_and_went_leave_no_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "COMPACTED", OFTEN)
+    store = await SqliteStore.open(tmp_path / "state.db", window=WINDOW)
+    ledger = Ledger(store)
+    kept = Volume("vol-kept", "us-east-1a", Shape(1), VolumeState.AVAILABLE)
+    await ledger.put_volume(kept)
+    for number in range(ROUNDS):
+        passing = Volume(f"vol-{number}", "us-east-1a", Shape(1), VolumeState.AVAILABLE, token=str(number))
+        await ledger.put_volume(passing)
+        await ledger.drop_volume(passing)
+    assert store.revision == 1 + 2 * ROUNDS
+    assert store.revision - store.floor <= OFTEN
+    assert (store.scan(""), ledger.tokens, ledger.granted) == ([store.peek("/cloud/volumes/vol-kept")], {}, 1)
+    await store.close()
+
+    store = await SqliteStore.open(tmp_path / "state.db", window=WINDOW)
+    again = Ledger(store)
+    await again.load()
+    assert again.volumes == {"vol-kept": kept}
+    await store.close()

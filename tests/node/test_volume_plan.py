@@ -27,6 +27,10 @@ from volplane.rules.steps import Wait
 ABSENT, MOUNTED, UNCERTAIN = State.ABSENT, State.MOUNTED, State.UNCERTAIN
 DISK = {"name": "disk", "staged": True, "attachable": True}
 READY = {**DISK, "reported": True, "attached": True}
+OTHER_LABEL = (
+    'waiting for unmount of volume "disk", because it is already mounted to a different pod '
+    "with a different SELinux label"
+)
 
 
 def volume(**fields: object) -> Volume:
@@ -54,6 +58,24 @@ CASES = {
     "the second pod only publishes": (
         volume(**READY, wanted=("a", "b"), device=MOUNTED, pods={"a": MOUNTED}),
         [Publish("b")],
+    ),
+    "another SELinux label waits for the pod that has it mounted": (
+        volume(
+            **READY, wanted=("b",), pods={"a": MOUNTED}, kept=frozenset("a"), device=MOUNTED, mislabelled=True
+        ),
+        [OTHER_LABEL],
+    ),
+    "another SELinux label waits for the pod that leaves": (
+        volume(**READY, wanted=("b",), pods={"a": MOUNTED}, device=MOUNTED, mislabelled=True),
+        [Unpublish("a"), OTHER_LABEL],
+    ),
+    "another SELinux label needs the device anew": (
+        volume(**READY, wanted=("b",), device=MOUNTED, mislabelled=True),
+        [Unstage()],
+    ),
+    "nothing is unstaged for another SELinux label before the pods are known": (
+        volume(**READY, wanted=("b",), device=UNCERTAIN, mislabelled=True, settled=False),
+        [OTHER_LABEL],
     ),
     "all mounted is rest": (volume(**READY, wanted=("a",), device=MOUNTED, pods={"a": MOUNTED}), []),
     "uncertain after a restart is staged and published again": (

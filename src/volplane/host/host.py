@@ -12,14 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from volplane.base import failpoint, trace
-from volplane.host import devices, files, filesystems, mounts, processes
+from volplane.host import devices, files, filesystems, mounts, processes, selinux
 from volplane.host.files import Stats
 from volplane.host.filesystems import Filesystem
 from volplane.host.mounts import MountTable
 from volplane.host.processes import CommandFailed, Completed, Process, Running
+from volplane.rules.selinux import Policy
 
 THREADS = 16
 MOUNT_TIMEOUT = 120.0
+
+_UNASKED = Policy("?")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,6 +31,7 @@ T = TypeVar("T")
 class Host:
     def __init__(self, *, threads: int = THREADS) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="host")
+        self._selinux: Policy | None = _UNASKED
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run any blocking function on the host's threads."""
@@ -67,6 +71,12 @@ class Host:
 
     async def is_mount(self, path: str) -> bool:
         return await self.call(mounts.is_mount, path)
+
+    async def selinux(self) -> Policy | None:
+        """None on a machine without SELinux; it does not change while we run."""
+        if self._selinux is _UNASKED:
+            self._selinux = await self.call(selinux.policy)
+        return self._selinux
 
     # Devices
 

@@ -143,6 +143,7 @@ class Actor:
         if spec.volume is not None and not topology.reachable_from(spec.volume, self.node.labels):
             raise _Failed("NodeAffinity check", "no matching NodeSelectorTerms")
         await self._verify(entry)
+        entry.label = spec.label
         outcome, error = await _judge(entry.plugin.stage(spec))
         entry.device = after_mount(entry.device, outcome, reconstructed=entry.device_reconstructed)
         if error is not None:
@@ -165,7 +166,7 @@ class Actor:
             and not entry.plugin.takes_mount_options
         ):
             raise _Failed("MountOptionSupport check", "mount options are not supported for this volume type")
-        uid = spec.pod.uid
+        uid, entry.label = spec.pod.uid, spec.label
         held = entry.pods.setdefault(uid, Held(spec.place))
         before = held.state
         outcome, error = await _judge(entry.plugin.publish(spec, again=before is State.MOUNTED))

@@ -6,21 +6,14 @@ an old claim would give a pod somebody else's disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from volplane.api.core import (
-    Container,
-    EphemeralContainer,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    Volume,
-)
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Volume
 from volplane.api.errors import APIError
 from volplane.client.client import Client
-from volplane.rules import pods
+from volplane.rules import pods, selinux
 from volplane.rules.pods import Use
 from volplane.volumes.base import Plugin, Spec
 
@@ -37,17 +30,11 @@ class Wanted(Struct, frozen=True):
 
 
 def mounted_names(pod: Pod) -> set[str]:
-    return {m.name for c in _containers(pod) for m in c.volume_mounts}
+    return {m.name for c in pods.containers(pod) for m in c.volume_mounts}
 
 
 def device_names(pod: Pod) -> set[str]:
-    return {d.name for c in _containers(pod) for d in c.volume_devices}
-
-
-def _containers(pod: Pod) -> Iterator[Container | EphemeralContainer]:
-    yield from pod.spec.init_containers
-    yield from pod.spec.containers
-    yield from pod.spec.ephemeral_containers
+    return {d.name for c in pods.containers(pod) for d in c.volume_devices}
 
 
 async def resolve(client: Client, plugins: Sequence[Plugin], pod: Pod) -> Wanted:
@@ -70,7 +57,7 @@ async def _spec(client: Client, plugins: Sequence[Plugin], pod: Pod, source: Vol
         _check_mode(pod, source, volume)
     plugin = _owner(plugins, source, volume)
     name = volume.name if volume is not None else source.name
-    return Spec(
+    wanted = Spec(
         plugin=plugin.name,
         unique=plugin.unique(pod, name, volume),
         name=name,
@@ -80,6 +67,10 @@ async def _spec(client: Client, plugins: Sequence[Plugin], pod: Pod, source: Vol
         volume=volume,
         readonly=bool(use and use.read_only) or plugin.is_readonly(source, volume),
     )
+    try:
+        return structs.replace(wanted, label=await plugin.label(wanted))
+    except selinux.Conflict as error:
+        raise Unusable(str(error)) from error
 
 
 def _owner(plugins: Iterable[Plugin], source: Volume, volume: PersistentVolume | None) -> Plugin:

@@ -86,7 +86,7 @@ class VolumeManager:
         """
         pause = FIRST_LOOK
         while not mine.resolved:
-            await asyncio.sleep(pause)
+            await mine.second_look(pause)
             if pause >= COMPLAINS:
                 self._complain(pod, mine)
             pause = min(pause * 2, LONGEST_LOOK)
@@ -95,11 +95,19 @@ class VolumeManager:
     async def _resolve(self, pod: Pod, mine: Mine) -> None:
         wanted = await desired.resolve(self.site.client, tuple(self.plugins.values()), pod)
         mine.problems = wanted.problems
-        mine.resolved = not wanted.problems
-        for spec in wanted.specs:
-            if spec.source.name not in mine.specs:
-                mine.specs[spec.source.name] = spec
-                self._want(spec)
+        for found in wanted.specs:
+            if found.source.name not in mine.specs:
+                self._want_or_refuse(mine, found)
+        mine.resolved = not mine.problems
+
+    def _want_or_refuse(self, mine: Mine, found: Spec) -> None:
+        entry = self.entries.get(found.unique)
+        spec, conflict = entry.labelled(found) if entry is not None else (found, "")
+        if conflict:
+            mine.problems = (*mine.problems, (spec.source.name, conflict))
+        else:
+            mine.specs[spec.source.name] = spec
+            self._want(spec)
 
     def _want(self, spec: Spec) -> None:
         plugin = self.plugins[spec.plugin]
@@ -166,6 +174,8 @@ class VolumeManager:
             plugin.forget(pod)
         if mine := self._pods.pop(pod, None):
             mine.changed.set()
+        for other in self._pods.values():
+            other.look.set()  # what it cannot have may have been this pod's
         for entry in list(self.entries.values()):
             if pod in entry.wanted or pod in entry.pods:
                 entry.wanted.pop(pod, None)

@@ -56,6 +56,7 @@ class Volume(Struct, frozen=True):
     attached: bool = False  # node.status.volumesAttached lists it
     settled: bool = True
     growing: str = ""  # the pod through whose mount it is to be expanded
+    mislabelled: bool = False  # it is mounted with another SELinux label than those who want it now need
 
 
 class Report(Struct, frozen=True):
@@ -109,12 +110,23 @@ def plan(volume: Volume) -> Iterator[Step]:
         yield from map(Unpublish, leaving)
     if volume.growing:
         yield Expand(volume.growing)
-    if volume.wanted:
+    if volume.wanted and volume.mislabelled:
+        yield from _relabel(volume)
+    elif volume.wanted:
         yield from _mount(volume, leaving)
     elif unwanted and not leaving:
         yield Wait(UNTIL_CHANGED, "a pod that has it mounted still runs")
     elif not unwanted and volume.settled:
         yield Forget() if volume.device is State.ABSENT else Unstage()
+
+
+def _relabel(volume: Volume) -> Iterator[Step]:
+    """A label is of the whole mount: the volume goes from the node altogether before it comes again."""
+    if volume.pods or not volume.settled:
+        why = "because it is already mounted to a different pod with a different SELinux label"
+        yield Wait(UNTIL_CHANGED, f'waiting for unmount of volume "{volume.name}", {why}')
+    else:
+        yield Unstage()
 
 
 def _mount(volume: Volume, leaving: list[str]) -> Iterator[Step]:

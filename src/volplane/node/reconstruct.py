@@ -45,13 +45,13 @@ async def reconstruct(manager: VolumeManager) -> None:
     for kind in manager.plugins.values():
         for device in await kind.devices():
             entry = _entry(manager, device.unique, device.plugin)
-            entry.name = device.name
+            entry.name, entry.label = device.name, device.label
             entry.staged, entry.device, entry.device_reconstructed = True, State.UNCERTAIN, True
 
 
 def _add_mount(manager: VolumeManager, place: Place) -> None:
     entry = _entry(manager, place.unique, place.plugin)
-    entry.name = place.name
+    entry.name, entry.label = place.name, place.label
     entry.pods[place.pod] = Held(place, State.UNCERTAIN, reconstructed=True)
 
 

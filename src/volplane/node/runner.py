@@ -79,7 +79,15 @@ class NodeRole:
         self.object = NodeObject(client, settings, self.name)
         self.events = Recorder(client, "kubelet", self.name)
         self.drivers = Drivers(settings.csi_timeout)
-        site = Site(self.name, host, paths, client, lambda: self.object.capacity, self.events.warning)
+        site = Site(
+            self.name,
+            host,
+            paths,
+            client,
+            lambda: self.object.capacity,
+            self.events.warning,
+            gates=settings.feature_gates,
+        )
         self.volumes = VolumeManager(
             site, kinds.all_plugins(site, self.drivers, client.cache(CSIDriver)), self.object, self.events
         )

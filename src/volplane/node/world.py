@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Iterable
+from contextlib import suppress
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from volplane.api.core import PersistentVolume
 from volplane.base import clock
@@ -36,6 +37,7 @@ class Entry:
         self.stale: set[str] = set()
         self.device = State.ABSENT
         self.device_reconstructed = False
+        self.label = ""  # of SELinux, with which it was mounted last
         self.size = 0  # in bytes, as far as this node knows
         self.growth: Growth | None = None  # what is to be expanded here
         self.unexpandable = False  # its driver cannot do it while pods use it
@@ -65,12 +67,29 @@ class Entry:
             attached=attached,
             settled=settled,
             growing=self._grows_through(),
+            mislabelled=self._is_mislabelled(),
         )
 
     def note(self, spec: Spec) -> None:
         """The claim or the volume has been read: has it grown?"""
         self.growth = None if self.unexpandable else growth(spec.claim, spec.volume, self.size)
         self.size = self.size or noted_size(spec.claim)
+
+    @property
+    def is_there(self) -> bool:
+        return self.device is not State.ABSENT or bool(self.pods)
+
+    def _is_mislabelled(self) -> bool:
+        return self.is_there and any(spec.label != self.label for spec in self.wanted.values())
+
+    def labelled(self, spec: Spec) -> tuple[Spec, str]:
+        """The wish with the SELinux label that it can have, and what speaks against it."""
+        if spec.pod.uid in self.pods:  # mounted by an earlier life: a label is not changed under a container
+            spec = structs.replace(spec, label=self.label)
+        taken = next((s.label for s in self.wanted.values() if s.label != spec.label), None)
+        if taken is None:
+            return spec, ""
+        return spec, f'conflicting SELinux labels of volume {spec.name}: "{taken}" and "{spec.label}"'
 
     def _grows_through(self) -> str:
         if self.growth is None:
@@ -103,6 +122,14 @@ class Mine(Struct):
     problems: tuple[tuple[str, str], ...] = ()
     resolved: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    look: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def second_look(self, seconds: float) -> None:
+        """Until it is worth while, but no longer than that."""
+        self.look.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.look.wait()
 
     def names(self) -> Iterable[str]:
         return (*self.specs, *(name for name, _ in self.problems))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from volplane.api import names
-from volplane.api.core import PersistentVolumeClaim, Pod
+from volplane.api.core import Container, EphemeralContainer, PersistentVolumeClaim, Pod
 
 ENDED = ("Succeeded", "Failed")
 
@@ -32,6 +32,13 @@ def uses(pod: Pod) -> Iterator[Use]:
             yield Use(volume.name, source.claim_name, read_only=source.read_only)
         elif volume.ephemeral is not None:
             yield Use(volume.name, names.owned_claim(pod.name, volume.name), ephemeral=True)
+
+
+def containers(pod: Pod) -> Iterator[Container | EphemeralContainer]:
+    """All of them, in the order in which they are started."""
+    yield from pod.spec.init_containers
+    yield from pod.spec.containers
+    yield from pod.spec.ephemeral_containers
 
 
 def claim_keys(pod: Pod) -> list[str]:

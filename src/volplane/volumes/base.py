@@ -52,11 +52,12 @@ class Spec(Struct, frozen=True):
     claim: PersistentVolumeClaim | None = None
     volume: PersistentVolume | None = None
     readonly: bool = False
+    label: str = ""  # of SELinux, with which it is mounted
 
     @property
     def place(self) -> Place:
         owner = f"pod/{self.pod.namespace}/{self.pod.name}"
-        return Place(self.plugin, self.unique, self.name, self.pod.uid, owner)
+        return Place(self.plugin, self.unique, self.name, self.pod.uid, owner, self.label)
 
     @property
     def group(self) -> int | None:
@@ -73,6 +74,7 @@ class Place(Struct, frozen=True):
     name: str
     pod: str  # uid
     owner: str = ""  # the pod as the journey knows it: pod/<namespace>/<name>
+    label: str = ""  # of SELinux, with which it was mounted
 
 
 class Device(Struct, frozen=True):
@@ -81,6 +83,7 @@ class Device(Struct, frozen=True):
     plugin: str
     unique: str
     name: str = ""  # of the persistent volume, where that is known
+    label: str = ""  # of SELinux, with which it was staged
 
 
 class Usage(Struct, frozen=True):
@@ -121,6 +124,7 @@ class Site(Struct):
     allocatable: Callable[[], Mapping[str, str]] = dict
     warn: Callable[[Pod, str, str], None] = lambda pod, reason, message: None  # an event of the pod
     subpaths: set[str] = field(default_factory=set)  # pods that have bind mounts of parts of volumes
+    gates: Mapping[str, bool] = {}  # upstream's feature gates, where they differ
 
 
 class Plugin:
@@ -151,6 +155,10 @@ class Plugin:
     def is_refreshed(self, spec: Spec) -> bool:
         """Whether a volume that is mounted must be published again from time to time."""
         return False
+
+    async def label(self, spec: Spec) -> str:
+        """The SELinux label that the mount is to have, "" for none. Raises selinux.Conflict."""
+        return ""
 
     def watches(self, spec: Spec) -> Iterable[Watched]:
         """The objects whose change makes the content stale."""

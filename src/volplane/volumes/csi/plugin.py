@@ -21,6 +21,7 @@ from volplane.client.cache import Cache
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
 from volplane.host import files, mounts
+from volplane.rules import selinux
 from volplane.volumes.base import (
     Device,
     Place,
@@ -86,6 +87,21 @@ class Csi(Plugin):
         found = self.objects.get(request.driver_of(spec))
         return bool(found and found.spec.requires_republish)
 
+    async def label(self, spec: Spec) -> str:
+        """One for all of the volume, where its driver can mount it so and the pod has not declined."""
+        policy = await self.site.host.selinux()
+        if policy is None:
+            return ""
+        mountable = selinux.is_mountable(
+            spec.volume, every_mode=self.site.gates.get(selinux.EVERY_MODE, False)
+        )
+        if not mountable:
+            return ""
+        wanted = selinux.label(spec.pod, spec.source.name, policy)
+        about = self.objects.get(request.driver_of(spec))
+        can = about is not None and about.spec.se_linux_mount is True
+        return wanted if can and not selinux.is_declined(spec.pod) else ""
+
     def forget(self, pod: str) -> None:
         self.tokens.forget(pod)
 
@@ -112,8 +128,7 @@ class Csi(Plugin):
             await self.run(os.makedirs, staging, 0o750, exist_ok=True)
             return
         metadata = self.real(self.site.paths.staging_data(name, handle))
-        known = {"driverName": name, "volumeHandle": handle}
-        await self.run(data.prepare, staging, metadata, known)
+        await self.run(data.prepare, staging, metadata, request.stage_data(spec))
         with judged() as call:
             await call(driver, "NodeStageVolume", message, spec.pod)
         if call.refused:
@@ -139,7 +154,7 @@ class Csi(Plugin):
             volume_id=request.handle_of(spec),
             publish_context=request.publish_context(attachment),
             staging_target_path=self.staging_path(spec),
-            volume_capability=request.capability(spec, capabilities, group=spec.group),
+            volume_capability=request.capability(spec, capabilities, group=spec.group, label=spec.label),
             secrets=await self._secret(secret.name, secret.namespace) if secret else {},
             volume_context=request.attributes(spec),
         )
@@ -207,7 +222,7 @@ class Csi(Plugin):
             publish_context=request.publish_context(attachment),
             staging_target_path=self.staging_path(spec) if staged else "",
             target_path=self.volume_path(spec),
-            volume_capability=request.capability(spec, capabilities, group=spec.group),
+            volume_capability=request.capability(spec, capabilities, group=spec.group, label=spec.label),
             readonly=spec.readonly,
             secrets=secrets,
             volume_context=context,
@@ -363,12 +378,21 @@ class Csi(Plugin):
         known = await self.site.host.call(data.read, metadata)
         if known is None or known.get("volumeLifecycleMode") == request.EPHEMERAL:
             return await super().found(pod, name)
-        return Place(self.name, data.unique_of(known, metadata), name, pod)
+        return Place(
+            self.name, data.unique_of(known, metadata), name, pod, label=known.get(request.LABEL, "")
+        )
 
     async def devices(self) -> list[Device]:
         directory = self.real(f"{self.site.paths.plugins}/{self.name}")
         staged = await self.site.host.call(data.scan_staged, directory)
-        return [Device(self.name, names.csi_volume(d["driverName"], d["volumeHandle"])) for d in staged]
+        return [
+            Device(
+                self.name,
+                names.csi_volume(d["driverName"], d["volumeHandle"]),
+                label=d.get(request.LABEL, ""),
+            )
+            for d in staged
+        ]
 
     # --- conveniences
 

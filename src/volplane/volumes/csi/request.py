@@ -17,6 +17,7 @@ from volplane.volumes.base import Spec, Usage, VolumeFailure
 from volplane.volumes.csi.drivers import Rpc
 
 PERSISTENT, EPHEMERAL = "Persistent", "Ephemeral"
+LABEL = "seLinuxMountContext"  # in vol_data.json
 TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
 
 
@@ -60,7 +61,9 @@ def check_lifecycle(spec: Spec, driver: CSIDriver | None) -> None:
         raise VolumeFailure(f'volume mode "{mode}" not supported by driver {name} (only supports [{listed}])')
 
 
-def capability(spec: Spec, capabilities: frozenset[int], *, group: int | None) -> v1.VolumeCapability:
+def capability(
+    spec: Spec, capabilities: frozenset[int], *, group: int | None, label: str = ""
+) -> v1.VolumeCapability:
     multi_writer = Rpc.SINGLE_NODE_MULTI_WRITER in capabilities
     passed = str(group) if group is not None and Rpc.VOLUME_MOUNT_GROUP in capabilities else ""
     if spec.volume is None:
@@ -72,9 +75,9 @@ def capability(spec: Spec, capabilities: frozenset[int], *, group: int | None) -
     mode = convert.node_access_mode(volume.access_modes, multi_writer=multi_writer)
     if is_block(spec):
         return convert.capability(mode, block=True)
-    return convert.capability(
-        mode, fs_type=volume.csi.fs_type, mount_flags=volume.mount_options, group=passed
-    )
+    # In quotes, because a level may have a comma: s0:c1,c2.
+    flags = (*volume.mount_options, f'context="{label}"') if label else volume.mount_options
+    return convert.capability(mode, fs_type=volume.csi.fs_type, mount_flags=flags, group=passed)
 
 
 def attributes(spec: Spec) -> dict[str, str]:
@@ -106,10 +109,19 @@ def publish_context(attachment: VolumeAttachment | None) -> Mapping[str, str]:
     return attachment.status.attachment_metadata if attachment is not None else {}
 
 
+def stage_data(spec: Spec) -> dict[str, str]:
+    """vol_data.json of a staged volume."""
+    return {"driverName": driver_of(spec), "volumeHandle": handle_of(spec)} | _label(spec)
+
+
+def _label(spec: Spec) -> dict[str, str]:
+    return {LABEL: spec.label} if spec.label else {}
+
+
 def pod_data(spec: Spec, node: str) -> dict[str, str]:
     """vol_data.json of a published volume."""
     handle, driver = handle_of(spec), driver_of(spec)
-    return {
+    return _label(spec) | {
         "attachmentID": names.attachment(handle, driver, node),
         "driverName": driver,
         "nodeName": node,

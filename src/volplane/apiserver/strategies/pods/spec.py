@@ -98,6 +98,9 @@ def _security(path: str, spec: PodSpec, context: PodSecurityContext | None) -> l
     if context.fs_group_change_policy is not None:
         here = f"{path}.fsGroupChangePolicy"
         wrong += checks.one_of(here, context.fs_group_change_policy, ("Always", "OnRootMismatch"))
+    if context.se_linux_change_policy is not None:
+        # MountOption is for those who have upstream's gate SELinuxMount, which is off in 1.35.
+        wrong += checks.one_of(f"{path}.seLinuxChangePolicy", context.se_linux_change_policy, ("Recursive",))
     return wrong
 
 

@@ -387,6 +387,13 @@ SPECS: dict[str, tuple[Pod, list[str]]] = {
             "must not reference a PVC that gets created for an ephemeral volume"
         ],
     ),
+    "only declining SELinux mounts can be said": (
+        pod(securityContext={"seLinuxChangePolicy": "MountOption"}),
+        [
+            'spec.securityContext.seLinuxChangePolicy: Unsupported value: "MountOption": '
+            'supported values: "Recursive"'
+        ],
+    ),
     "restart policy": (
         pod(restartPolicy="Sometimes"),
         [

@@ -32,6 +32,14 @@ def test_any_value_comes_back_as_it_was(values: list[bytes]) -> None:
     assert [packing.unpack(r.key, p) for r, p in zip(records, packed, strict=True)] == records
 
 
+def test_values_of_several_kinds_are_each_kept_small() -> None:
+    packing = Packing((PREFIX,))
+    kinds = [bytes((97 + (kind * 7 + at * at) % 26) for at in range(500)) for kind in range(6)]
+    values = [b"%d%b%d" % (number, kinds[number % 6], number) for number in range(60)]
+    packed = [len(packing.pack(Record(PREFIX, value, at, at))) for at, value in enumerate(values, 1)]
+    assert max(packed[6:]) < 60  # of more than five hundred
+
+
 def test_what_has_left_the_window_is_small_and_reads_the_same() -> None:
     packed, plain = state(window=2), State(max_events=2)
     for number in range(50):

@@ -95,6 +95,7 @@ class VolumeManager:
     async def _resolve(self, pod: Pod, mine: Mine) -> None:
         wanted = await desired.resolve(self.site.client, tuple(self.plugins.values()), pod)
         mine.problems = wanted.problems
+        mine.blocked.clear()
         for found in wanted.specs:
             if found.source.name not in mine.specs:
                 self._want_or_refuse(mine, found)
@@ -105,6 +106,7 @@ class VolumeManager:
         spec, conflict = entry.labelled(found) if entry is not None else (found, "")
         if conflict:
             mine.problems = (*mine.problems, (spec.source.name, conflict))
+            mine.blocked.add(spec.unique)
         else:
             mine.specs[spec.source.name] = spec
             self._want(spec)
@@ -174,11 +176,11 @@ class VolumeManager:
             plugin.forget(pod)
         if mine := self._pods.pop(pod, None):
             mine.changed.set()
-        for other in self._pods.values():
-            other.look.set()  # what it cannot have may have been this pod's
         for entry in list(self.entries.values()):
             if pod in entry.wanted or pod in entry.pods:
                 entry.wanted.pop(pod, None)
+                for other in self._pods.values():
+                    other.is_free(entry.unique)
                 entry.stale.discard(pod)
                 self.kick(entry)
 

@@ -122,14 +122,20 @@ class Mine(Struct):
     problems: tuple[tuple[str, str], ...] = ()
     resolved: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    blocked: set[str] = field(default_factory=set)  # volumes that other pods have in a way that excludes it
     look: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def second_look(self, seconds: float) -> None:
         """Until it is worth while, but no longer than that."""
-        self.look.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.look.wait()
+        self.look.clear()
+
+    def is_free(self, unique: str) -> None:
+        """A pod has let go of this volume."""
+        if unique in self.blocked:
+            self.look.set()
 
     def names(self) -> Iterable[str]:
         return (*self.specs, *(name for name, _ in self.problems))

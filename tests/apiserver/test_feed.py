@@ -7,16 +7,40 @@ from typing import Any
 
 import pytest
 
+from tests.loops.inprocess import world
 from volplane.api.core import ConfigMap
 from volplane.api.errors import AlreadyExists
 from volplane.api.meta import ObjectMeta
 from volplane.apiserver.core import Core
+from volplane.apiserver.feed import REMEMBERED
 from volplane.client.cache import Caches
 from volplane.store.sqlite import SqliteStore
 
 
-def config(**data: str) -> ConfigMap:
-    return ConfigMap(metadata=ObjectMeta(name="a", namespace="default"), data=data)
+def config(name: str = "a", **data: str) -> ConfigMap:
+    return ConfigMap(metadata=ObjectMeta(name=name, namespace="default"), data=data)
+
+
+async def test_what_a_cache_holds_is_decoded_by_nobody_however_much_was_written_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as w:
+        cache = w.client.cache(ConfigMap)
+        await cache.synced()
+        await w.client.create(config(x="1"))
+        feed = w.core.backend.registry.of(ConfigMap).feed
+        for number in range(REMEMBERED + 1):
+            last = await w.client.create(config(f"other-{number}"))
+            await cache.wait_for(last.revision)
+        loaded: list[Any] = []
+        load = feed.shape.load
+        monkeypatch.setattr(feed.shape, "load", lambda *a: loaded.append(a) or load(*a))
+        assert await w.client.get(ConfigMap, "a", "default") is cache.get("a", "default")
+        assert loaded == []
+        patched = await w.client.patch(ConfigMap, "a", "default", merge={"data": {"x": "2"}})
+        await cache.wait_for(patched.revision)
+        assert cache.get("a", "default") is patched
+        assert loaded == []
 
 
 async def test_watchers_share_the_writers_object_without_decoding(

@@ -118,7 +118,7 @@ class Status(Object):
     code: int = 0
 
 
-class Resource(Object):
+class Resource(Object, weakref=True):
     """A kind that has a URL of its own. `api.kinds` knows its kind and apiVersion; they are not fields."""
 
     metadata: ObjectMeta = ObjectMeta()

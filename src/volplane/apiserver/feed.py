@@ -4,18 +4,20 @@ Each watcher reads the store's own stream (which keeps order, history and the dr
 is expensive about an event (its line on the wire, the decoded object, the selectable values) is made on
 first use and shared by revision. The subtle things: with a selector, an object that leaves the selection is
 told as DELETED in its old state under the new revision; and watchers hear of a commit before its writer does,
-so a writer says beforehand what its bytes are, and nobody in this process decodes them.
+so a writer says beforehand what its bytes are, and nobody in this process decodes them. What a cache of this
+process holds is found again as long as it does, however much was written since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from msgspec import structs
 
 from volplane.apiserver.selection import EVERYTHING, Glance, Selection, Values
-from volplane.apiserver.shape import Shape
+from volplane.apiserver.shape import Shape, StructShape
 from volplane.store import Event, Record
 
 REMEMBERED = 512  # newest events and objects of a kind that stay worked out,
@@ -96,6 +98,10 @@ class Feed:
         self.glance = glance
         self._notes = _Recent()
         self._objects = _Recent()
+        # Plain data takes no weak references.
+        self._held: WeakValueDictionary[int, Any] | None = (
+            WeakValueDictionary() if isinstance(shape, StructShape) else None
+        )
         self._coming: dict[int, tuple[bytes, Any]] = {}  # by the id of the bytes, as long as they are held
         self._last: tuple[Sequence[Event], bytes] = ([], b"")
 
@@ -116,12 +122,14 @@ class Feed:
 
     def object(self, record: Record) -> Any:
         """The decoded object of a record, shared: a revision names one state of one object."""
-        found = self._objects.get(record.revision)
+        value, revision = record.value, record.revision
+        found = self._objects.get(revision)
+        if found is None and self._held is not None:
+            found = self._held.get(revision)
         if found is None:
-            value, revision = record.value, record.revision
-            held, obj = self._coming.get(id(value), (None, None))
-            found = self._stamped(obj, revision) if held is value else self.shape.load(value, revision)
-            self._objects.put(revision, found, len(value))
+            coming, obj = self._coming.get(id(value), (None, None))
+            found = self._stamped(obj, revision) if coming is value else self.shape.load(value, revision)
+            self._keep(revision, found, len(value))
         return found
 
     def expect(self, value: bytes, obj: Any) -> None:
@@ -134,8 +142,13 @@ class Feed:
         found = self._objects.get(revision)
         if found is None:
             found = self._stamped(obj, revision)
-            self._objects.put(revision, found, len(value))
+            self._keep(revision, found, len(value))
         return found
+
+    def _keep(self, revision: int, obj: Any, size: int) -> None:
+        self._objects.put(revision, obj, size)
+        if self._held is not None:
+            self._held[revision] = obj
 
     def given_up(self, value: bytes) -> None:
         self._coming.pop(id(value), None)

@@ -132,9 +132,14 @@ def wait(role: str, key: str, why: str, *, since: float = 30, left: float | None
     return Told(role, key, why, NOW - timedelta(seconds=since), next_try)
 
 
-async def about(subject: Resource, *others: Resource, roles: Sequence[Told] | None = None) -> Answer:
-    """What is said of the first object, in a cluster that has nothing else than these."""
+async def about(
+    subject: Resource, *others: Resource, roles: Sequence[Told] | None = None, unread: Sequence[str] = ()
+) -> Answer:
+    """What is said of the first object, in a cluster that has nothing else than these; `unread`: kinds that
+    may not be read.
+    """
     still = Still(None)
+    still.unread = dict.fromkeys(unread, "forbidden")
     by_kind: dict[type[Resource], dict[str, Resource]] = {}
     for count, obj in enumerate((subject, *others), 1):
         meta = structs.replace(obj.metadata, resource_version=str(count), uid=obj.uid or f"uid-{obj.name}")

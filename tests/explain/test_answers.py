@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.explain.scenes import NOW, wait
+from tests.controllers.objects import claim
+from tests.explain.scenes import NOW, about, bound, change, event, pod, running, wait
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttachment
 from volplane.base import clock
@@ -139,3 +140,32 @@ def test_the_words_of_a_plan_find_the_roles_own_times() -> None:
     timed = known.timed(step, "controller", "volume")
     assert (timed.since, timed.until) == (note.since, note.next_try)
     assert known.timed(step, "controller", "another") is step
+
+
+# --- who may not read everything is not told that what they cannot see is not there
+
+
+async def test_a_volume_that_may_not_be_read_is_not_lost() -> None:
+    mine, _ = bound("data", "pv")
+    answer = await about(mine, unread=["persistentvolumes"])
+    assert (answer.waits, answer.answer) == (False, "bound to pv, 1Gi")
+    assert answer.unknown[0] == "persistentvolumes: forbidden"
+
+
+async def test_a_class_that_may_not_be_read_is_not_missing() -> None:
+    mine = change(claim("data", cls="gp3"), metadata={"uid": "u"})
+    told = event(mine, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+    answer = await about(mine, told, unread=["storageclasses"])
+    assert answer.answer == "waiting for first consumer to be created before binding"
+
+
+async def test_a_node_that_may_not_be_read_is_not_lost() -> None:
+    answer = await about(running("web", on="a"), unread=["nodes"])
+    assert (answer.waits, answer.answer) == (False, "runs on a, and is ready")
+    said = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": "0/3 nodes are available: 3 x. preemption: y",
+    }
+    answer = await about(pod("web", status={"conditions": [said]}), unread=["nodes"])
+    assert answer.answer == "0/3 nodes are available: 3 x"

@@ -228,6 +228,17 @@ async def test_a_container_that_does_not_get_ready(
     assert (told.answer, told.advice) == (answer, (advice,))
 
 
+async def test_an_init_container_has_to_end_first_unless_it_is_there_to_stay() -> None:
+    state = {"name": "i", "started": True, "state": {"running": {"startedAt": at(9)}}}
+    status = {"phase": "Pending", "initContainerStatuses": [state], "containerStatuses": [CREATING]}
+    first = {"name": "i", "image": "x"}
+    told = await about(pod("web", on="a", status=status, spec={"initContainers": [first]}), node("a"))
+    assert (told.answer, waiting(told).what) == ("it runs, and has to end first", "init container i")
+    stays = {**first, "restartPolicy": "Always"}
+    told = await about(pod("web", on="a", status=status, spec={"initContainers": [stays]}), node("a"))
+    assert waiting(told).what == "be ready"
+
+
 # --- lost nodes, and the end
 
 

@@ -14,7 +14,7 @@ from volplane.controllers.binder.steps import ClaimStep, HandOff, Take
 from volplane.controllers.protection import plan as protection
 from volplane.explain import finalizers, sidecars
 from volplane.explain.answer import Step, Story, done, later, waits
-from volplane.explain.scene import Heard, Scene, ago, moment
+from volplane.explain.scene import Heard, Scene, moment
 from volplane.rules import classes, matching, pods, resizing, sizes
 from volplane.rules.binding import CLAIM_PROTECTION, SELECTED_NODE, claim_class, is_free_for
 from volplane.rules.resizing import State as Growth
@@ -48,7 +48,7 @@ async def _by_hearsay(scene: Scene, claim: PersistentVolumeClaim) -> Story:
         return Story((done(f"bound to {claim.spec.volume_name}", BINDER),))
     heard = await scene.heard(claim)
     why = heard[0].message if heard else "nothing is told about it, and volumes and classes may not be read"
-    details = [f"told as {heard[0].reason}, last {ago(scene.now - heard[0].at)} ago"] if heard else []
+    details = [scene.told(heard[0])] if heard else []
     created = moment(claim.metadata.creation_timestamp)
     return Story((waits("get a volume", BINDER, why, since=created, details=details),))
 
@@ -175,10 +175,7 @@ def _error(scene: Scene, claim: PersistentVolumeClaim, heard: list[Heard]) -> st
 
 
 def _repeats(scene: Scene, heard: list[Heard]) -> list[str]:
-    if not heard:
-        return []
-    newest = heard[0]
-    return [f"told {newest.count} times as {newest.reason}, last {ago(scene.now - newest.at)} ago"]
+    return [scene.told(heard[0])] if heard else []
 
 
 def awaits_pods(claim: PersistentVolumeClaim, binder: Binder) -> bool:

@@ -15,7 +15,7 @@ from volplane.controllers.attachdetach.facts import unique_name
 from volplane.controllers.binder.controller import Binder
 from volplane.explain import attachments, claims
 from volplane.explain.answer import Step, Story, done, waits
-from volplane.explain.scene import Heard, Scene, ago, moment
+from volplane.explain.scene import Heard, Scene, moment
 from volplane.node import plan as kubelet
 from volplane.rules import access
 from volplane.rules.binding import is_pair
@@ -118,7 +118,7 @@ async def _staging(scene: Scene, pod: Pod, use: Use, volume: PersistentVolume, k
         return waits(what, who, note.why, since=note.since, until=note.next_try, ends="tried again")
     if heard:
         newest = heard[0]
-        details = [f"told {newest.count} times as {newest.reason}, last {ago(scene.now - newest.at)} ago"]
+        details = [scene.told(newest)]
         return waits(what, who, newest.message, since=_since(pod), details=details)
     why = f"attached; the kubelet of {pod.spec.node_name} is at it, and has told no failure"
     return waits(what, who, why, since=_since(pod))
@@ -140,7 +140,7 @@ async def _kubelet(scene: Scene, pod: Pod) -> Story:
     who = f"kubelet of {pod.spec.node_name}"
     if heard:
         newest = heard[0]
-        told = f"told {newest.count} times as {newest.reason}, last {ago(scene.now - newest.at)} ago"
+        told = scene.told(newest)
         step = waits("make ready for its containers", who, newest.message, since=_since(pod), details=(told,))
         return Story((step,))
     if notes and notes[0].why:

@@ -89,6 +89,7 @@ def _containers(pod: Pod) -> Story:
 
 def _unready_containers(pod: Pod) -> Iterator[Step]:
     who = f"kubelet of {pod.spec.node_name}"
+    stays = {c.name for c in pod.spec.init_containers if c.restart_policy == "Always"}
     for status in _statuses(pod):
         init = any(status.name == s.name for s in pod.status.init_container_statuses)
         what = f"{'init ' if init else ''}container {status.name}"
@@ -98,7 +99,7 @@ def _unready_containers(pod: Pod) -> Iterator[Step]:
             ended = f"it ended with exit code {last.exit_code} {last.reason}".strip() if last else ""
             details = (f"{ended}, {status.restart_count} restarts",) if last else ()
             yield waits(what, who, why, since=moment(last.finished_at if last else ""), details=details)
-        elif state.running is not None and init and not status.started:
+        elif state.running is not None and init and status.name not in stays:
             yield waits(
                 what, "the container", "it runs, and has to end first", since=moment(state.running.started_at)
             )
@@ -201,7 +202,8 @@ async def leaving(scene: Scene, pod: Pod) -> Story:
         details = fencing.facts(scene, name, node)
         step = waits("be deleted", f"kubelet of {name}", why, since=since, details=details)
         return Story((step, *others), fencing.advice(name, node))
-    return Story((*_stopping(scene, pod, since, asked), *others), _stop_advice(pod))
+    in_time = asked is not None and asked > scene.now
+    return Story((*_stopping(scene, pod, since, asked), *others), () if in_time else _stop_advice(pod))
 
 
 def _stopping(scene: Scene, pod: Pod, since: datetime | None, deadline: datetime | None) -> Iterator[Step]:

@@ -64,6 +64,10 @@ class Scene:
         assert isinstance(made, role)
         return made
 
+    def told(self, heard: Heard) -> str:
+        often = "once" if heard.count == 1 else f"{heard.count} times"
+        return f"told {often} as {heard.reason}, last {ago(self.now - heard.at)} ago"
+
     async def heard(self, obj: Resource, *reasons: str) -> list[Heard]:
         """Events about the object, the newest first."""
         cache = await self.all(Event, namespace=obj.namespace or "default")

@@ -16,7 +16,7 @@ from volplane.controllers.protection import plan as protection
 from volplane.explain import attachments, finalizers, sidecars
 from volplane.explain.answer import Step, Story, done, waits
 from volplane.explain.claims import BINDER
-from volplane.explain.scene import Scene, ago, moment
+from volplane.explain.scene import Scene, moment
 from volplane.rules.binding import EXTERNAL_FINALIZER, VOLUME_PROTECTION, claim_key
 from volplane.rules.steps import Say, Wait
 
@@ -78,7 +78,7 @@ async def _deleting(scene: Scene, volume: PersistentVolume, why: str, since: dat
     details = []
     if heard:
         why = heard[0].message
-        details.append(f"told {heard[0].count} times, last {ago(scene.now - heard[0].at)} ago")
+        details.append(scene.told(heard[0]))
     beside = await sidecars.look(scene, "csi-provisioner", driver) if driver else sidecars.Sidecar()
     details += beside.facts
     step = waits(

@@ -36,6 +36,16 @@ CAUGHT = {
         "CSI: ControllerPublishVolume Errors",
         "OK, demanded is FAILED",
     ),
+    "forgets-attachments": (
+        "cluster/driver killed during NodeStageVolume",
+        "CSI: NodeStageVolume",
+        "times in the same words",
+    ),
+    "refuses-what-is-published": (
+        "cluster/node killed at NodePublishVolume",
+        "CSI: NodePublishVolume",
+        "times in the same words",
+    ),
     "group-forgets-a-volume": (
         "group snapshot/data",
         "CSI: CreateVolumeGroupSnapshot",

@@ -21,6 +21,7 @@ from volplane.testing import runner, sanity
 from volplane.testing.apart import Apart
 from volplane.testing.bench import BLOCK, Bench
 from volplane.testing.case import Case
+from volplane.testing.promises import Promises
 from volplane.testing.report import Run
 from volplane.testing.runner import Result, Settings
 from volplane.testing.whole import Whole
@@ -82,7 +83,7 @@ async def drive(
                 if whole and promises.has("create") and await bench.takes(BLOCK):
                     promises.more.add("block")
             if whole:
-                if guest.driver is not None and "Ephemeral" in guest.driver.spec.volume_lifecycle_modes:
+                if _lives_with_pods(guest, promises):
                     promises.more.add("inline")
                 given: dict[str, Any] = {"tap": recorder, "secrets": secrets, "parameters": parameters}
                 for kind, name, apart in ((Whole, "w", False), (Apart, "a", True)):
@@ -92,6 +93,13 @@ async def drive(
                                 run.results += await runner.run(world, mine, settings, told, number)
     run.seconds = time.monotonic() - began
     return run
+
+
+def _lives_with_pods(guest: Guest, promises: Promises) -> bool:
+    """As its CSIDriver says, or as the one that is made for it."""
+    if guest.driver is None:
+        return "CONTROLLER_SERVICE" not in promises.plugin
+    return "Ephemeral" in guest.driver.spec.volume_lifecycle_modes
 
 
 @asynccontextmanager

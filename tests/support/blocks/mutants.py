@@ -138,6 +138,29 @@ class DoubleAttach(Blocks):
         """Everybody may."""
 
 
+class ForgetsAttachments(Blocks):
+    """When it is started it knows of no attachment any more."""
+
+    async def start(self) -> None:
+        await super().start()
+        for id, note in self.notes("vol"):
+            self.keep(id, {**note, "nodes": []})
+
+    async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
+        if self.node not in self.known(request.volume_id).get("nodes", []):
+            raise errors.FailedPrecondition(f"{request.volume_id} is not attached")
+        return await super().node_stage_volume(request)
+
+
+class RefusesWhatIsPublished(Blocks):
+    """Whoever asks for what is there already is told that it is in the way."""
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        if await self.host.is_mount(request.target_path):
+            raise errors.Internal(f"{request.target_path} is in the way")
+        return await super().node_publish_volume(request)
+
+
 MUTANTS: Mapping[str, type[Blocks]] = {
     "none": Rich,
     "not-idempotent": NotIdempotent,
@@ -152,5 +175,7 @@ MUTANTS: Mapping[str, type[Blocks]] = {
     "unstage-removes-data": UnstageRemovesData,
     "snapshot-not-consistent": SnapshotIsLate,
     "double-attach": DoubleAttach,
+    "forgets-attachments": ForgetsAttachments,
+    "refuses-what-is-published": RefusesWhatIsPublished,
     **RICH,
 }

@@ -10,6 +10,7 @@ from volplane.api.core import Pod
 from volplane.testing.apart import CONTROL_PLANE, Apart
 from volplane.testing.case import Body, Table, demand
 from volplane.testing.cases import lives
+from volplane.testing.stuck import SHORT
 from volplane.testing.whole import Whole
 
 case = Table(whole=True, apart=True)
@@ -47,6 +48,7 @@ async def _stays(world: Whole) -> tuple[str, str, str]:
 
 def _node(method: str) -> Body:
     async def body(world: Apart) -> None:
+        world.stuck.patience = SHORT
         witness = await world.witness(_stays)
         async with lives.accounted(world):
             world.arm(f"node/{NODE}", *twice(f"rpc:{method}"))
@@ -65,6 +67,7 @@ def _node(method: str) -> Body:
 
 def _control_plane(place: str) -> Body:
     async def body(world: Apart) -> None:
+        world.stuck.patience = SHORT
         async with lives.accounted(world):
             claim = await world.claim()
             if place == POD_DELETED:

@@ -37,7 +37,7 @@ async def written(world: Whole, claim: str = "", **more: Any) -> str:
     return told
 
 
-async def stays(world: Whole, claim: str, *, script: str = STAY, **more: Any) -> tuple[str, str]:
+async def stays(world: Whole, claim: str = "", *, script: str = STAY, **more: Any) -> tuple[str, str]:
     """A pod that has written, and goes on with the volume; its name and the checksum."""
     name = world.fresh("stays")
     pod = await world.pod(script, claim, first=_telling(WRITE, name), **more)

@@ -172,11 +172,25 @@ def test_the_list_names_every_case_with_its_section() -> None:
     [
         ((), "say which driver"),
         (("--driver", "a.yaml", "--driver-command", "./b"), "say which driver"),
-        (("--driver-command", "./b", "--focus", "("), "regular expressions"),
+        (("--manifest", "m.yaml"), "--manifest and --image belong together"),
+        (("--driver-command", "./b", "--image", "a=b"), "--manifest and --image belong together"),
+        (("--driver-command", "./b", "--focus", "("), "--focus is a regular expression, not '('"),
+        (("--driver-command", "./b", "--skip", "["), "--skip is a regular expression, not '['"),
+        (
+            ("--driver-command", "./b", "--timeout", "nan"),
+            "--timeout is a number of seconds above 0, not nan",
+        ),
+        (("--driver-command", "./b", "--timeout", "0"), "--timeout is a number of seconds above 0, not 0"),
+        (("--driver-command", "./b", "--seed", "x"), "Invalid value for '--seed'"),
+        (("--driver-command", "./b", "--repeat", "0"), "Invalid value for '--repeat'"),
+        (("--driver-command", "./b", "--html", "/no/such/x.html"), "there is no directory /no/such"),
+        (("--driver-command", "./b", "--junit", "/"), "--junit / is a directory"),
+        (("--driver-command", "./b", "--parameter", "=x"), "--parameter is KEY=VALUE, not '=x'"),
+        (("--driver-command", "./b", "--mutable-parameter", "x"), "--mutable-parameter is KEY=VALUE"),
         (("--driver-command", "./b", "--focus", "no such case"), "no case has such a name"),
         (("--driver-command", "./b", "--secret", "x"), "KEY=VALUE"),
     ],
-    ids=["none", "both", "regex", "nothing", "secret"],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
 )
 def test_wrong_usage_has_its_own_exit_code(words: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(command, words)

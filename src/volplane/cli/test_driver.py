@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import random
 import re
 import sys
@@ -13,6 +15,7 @@ import click
 from volplane.cli.failure import Failure
 from volplane.cli.running import need_root, serve, until
 from volplane.cluster import guest
+from volplane.cluster.brought import mapping, read
 from volplane.cluster.errors import CannotStart as CannotBring
 from volplane.cluster.guest import Guest
 from volplane.csi.outcome import CallError
@@ -28,6 +31,14 @@ SEEDS = 1 << 31
 @click.command()
 @click.option("--driver", "file", metavar="FILE", help="the driver, as a file says")
 @click.option("--driver-command", "line", metavar="COMMAND", help="how to start it")
+@click.option("--manifest", "manifests", multiple=True, metavar="PATH", help="the driver, as it is deployed")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="IMAGE=COMMAND",
+    help="which program is the driver's image in the manifests",
+)
 @click.option(
     "--secret", "secrets", multiple=True, metavar="KEY=VALUE", help="sent with calls that take secrets"
 )
@@ -55,6 +66,8 @@ SEEDS = 1 << 31
 def command(
     file: str | None,
     line: str | None,
+    manifests: tuple[str, ...],
+    images: tuple[str, ...],
     secrets: tuple[str, ...],
     parameters: tuple[str, ...],
     mutables: tuple[str, ...],
@@ -70,32 +83,45 @@ def command(
 ) -> None:
     """Test a CSI driver: its calls, its data, and what happens when it is killed.
 
-    Starts the driver as --driver or --driver-command say ($CSI_ENDPOINT, $NODE_ID, $STATE_DIR and $SHARED_DIR
-    differ between instances), asks what it can do, and runs every case that this promises. Needs root.
+    Starts the driver as --driver, --driver-command or --manifest with --image say ($CSI_ENDPOINT, $NODE_ID,
+    $STATE_DIR and $SHARED_DIR differ between instances), asks what it can do, and runs every case that this
+    promises. Needs root.
 
     Exit code 0: no case failed; 1: some did, or the driver does not start; 2: wrong usage.
     """
-    try:
-        cases = runner.chosen(ALL, focus, skip)
-    except re.error as error:
-        raise click.UsageError(f"--focus and --skip are regular expressions: {error}") from error
+    for option, pattern in (("--focus", focus), ("--skip", skip)):
+        _check_pattern(option, pattern)
+    cases = runner.chosen(ALL, focus, skip)
     if listing:
         _list(cases)
         return
-    if bool(file) == bool(line):
-        raise click.UsageError("say which driver: --driver FILE or --driver-command COMMAND")
+    if [bool(file), bool(line), bool(manifests)].count(True) != 1:
+        raise click.UsageError(
+            "say which driver: --driver FILE, --driver-command COMMAND, or --manifest PATH with --image"
+        )
+    if bool(manifests) != bool(images):
+        raise click.UsageError("--manifest and --image belong together: which container is the driver?")
     if not cases:
         raise click.UsageError("no case has such a name; --list shows them")
-    if timeout <= 0:
-        raise click.UsageError("--timeout must be more than nothing")
+    if not 0 < timeout < math.inf:
+        raise click.UsageError(f"--timeout is a number of seconds above 0, not {timeout:g}")
+    for option, place in (("--junit", junit), ("--json", as_json), ("--html", html)):
+        _check_place(option, place)
     sent, wanted = _pairs(secrets, "--secret"), _pairs(parameters, "--parameter")
     mutable = _pairs(mutables, "--mutable-parameter")
     need_root()
     try:
-        brought = guest.read(file) if file else guest.from_command(line or "")
+        if manifests:
+            brought = _deployed(manifests, images)
+        else:
+            brought = guest.read(file) if file else guest.from_command(line or "")
     except CannotBring as error:
-        raise Failure(str(error)) from error
-    again = ["volplane", "test-driver", *(["--driver", file] if file else ["--driver-command", line or ""])]
+        option = "--driver " if file else "--manifest " if manifests else ""
+        raise Failure(f"{option}{error}") from error
+    again = ["volplane", "test-driver"]
+    again += ["--driver", file] if file else ["--driver-command", line] if line else []
+    again += [word for path in manifests for word in ("--manifest", path)]
+    again += [word for text in images for word in ("--image", text)]
     again += [word for pair in parameters for word in ("--parameter", pair)]
     again += [word for pair in mutables for word in ("--mutable-parameter", pair)]
     again += [word for pair in secrets for word in ("--secret", f"{pair.partition('=')[0]}=…")]
@@ -157,6 +183,32 @@ async def _test(
         raise Failure(f"the driver does not say what it is: {error}") from error
     progress.end(run)
     ended.append(run)
+
+
+def _check_pattern(option: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise click.UsageError(f"{option} is a regular expression, not {pattern!r}: {error}") from error
+
+
+def _check_place(option: str, place: str | None) -> None:
+    """Before minutes are spent on what could not be written in the end."""
+    if not place:
+        return
+    directory = os.path.dirname(os.path.abspath(place))
+    if os.path.isdir(place):
+        raise click.UsageError(f"{option} {place} is a directory")
+    if not os.path.isdir(directory):
+        raise click.UsageError(f"{option} {place}: there is no directory {directory}")
+    if not os.access(directory, os.W_OK):
+        raise click.UsageError(f"{option} {place}: {directory} cannot be written to")
+
+
+def _deployed(manifests: Sequence[str], images: Sequence[str]) -> Guest:
+    """Raises CannotBring."""
+    things = [thing for path in manifests for thing in read(path)]
+    return guest.from_manifests(things, {image: said.command for image, said in map(mapping, images)})
 
 
 def _pairs(given: Sequence[str], option: str) -> dict[str, str]:

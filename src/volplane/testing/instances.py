@@ -69,11 +69,12 @@ class Instance:
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                raise CannotStart(f"{self.name}: the driver ended with code {ended.result()}: {self.words()}")
+                code, said = ended.result(), self.words() or "it says nothing"
+                raise CannotStart(f"{self.name}: the driver ended with code {code}: {said}")
             await ready
         except TimeoutError:
             text = f"{self.name}: nothing listens at {self.socket} after {START:g} s"
-            raise CannotStart(f"{text}: {self.words()}") from None
+            raise CannotStart(f"{text}: {self.words() or 'it says nothing'}") from None
         finally:
             ready.cancel()
             ended.cancel()

@@ -6,6 +6,7 @@ our sidecars around it as its answers call for. What is given in the file counts
 
 from volplane.cluster.guest.command import BadCommand, parsed
 from volplane.cluster.guest.deploy import expected, manifests
+from volplane.cluster.guest.deployed import from_manifests
 from volplane.cluster.guest.model import BadGuest, Command, Facts, Guest, Shape, shape
 from volplane.cluster.guest.probing import probe
 from volplane.cluster.guest.reading import command_of, from_command, read
@@ -20,6 +21,7 @@ __all__ = [
     "command_of",
     "expected",
     "from_command",
+    "from_manifests",
     "manifests",
     "parsed",
     "probe",

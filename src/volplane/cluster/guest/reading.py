@@ -68,7 +68,7 @@ def _guest(documents: list[Any], directory: str) -> Guest:
     if len(about) != 1:
         raise BadField("", f"one document without `kind` says how the driver is started, not {len(about)}")
     guest = _about(about[0], directory)
-    return _with_objects(guest, [_object(d) for d in documents if "kind" in d])
+    return with_objects(guest, [_object(d) for d in documents if "kind" in d])
 
 
 def _about(data: Mapping[str, Any], directory: str) -> Guest:
@@ -184,7 +184,7 @@ def _object(data: dict[str, Any]) -> Resource:
         raise BadField(f"{data.get('kind')} {name}".strip(), error) from error
 
 
-def _with_objects(guest: Guest, objects: list[Resource]) -> Guest:
+def with_objects(guest: Guest, objects: list[Resource]) -> Guest:
     drivers = [o for o in objects if isinstance(o, CSIDriver)]
     if len(drivers) > 1:
         raise BadField(

@@ -1,0 +1,176 @@
+"""A driver as its author deploys it: which container of the manifests it is, and how it is started by itself.
+
+Arguments and environment of the container stay, with what an instance differs by in the place of pod fields
+and of the socket's path. Directories that are mounted for it are known under their names only inside a
+container: where an argument names one it becomes a part of `$STATE_DIR`, and one that nobody names has to be.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from volplane.api.meta import Resource
+from volplane.cluster.apply import typed
+from volplane.cluster.guest.command import FIELDS
+from volplane.cluster.guest.model import BadGuest, Command, Guest
+from volplane.cluster.guest.reading import with_objects
+from volplane.node.programs import SHELLS, repository
+
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
+REGISTRAR = "csi-node-driver-registrar"
+OF_CONTROLLER = frozenset({"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"})
+OWN_KINDS = ("CSIDriver", "StorageClass", "VolumeSnapshotClass", "VolumeAttributesClass", "Secret")
+# What is at the same place on the machine: the node's own directories, and the machine's devices.
+SAME = ("/var/lib/kubelet", "/dev", "/sys", "/proc", "/run", "/etc", "/lib/modules", "/usr")
+_INSTANCE = {path: name for name, path in reversed(FIELDS.items())}
+_SOCKET = re.compile(r"unix:(?://)?(/[^\s,;'\"]+)|(/[^\s,;'\"=]+\.sock)\b")
+_REFERENCE = re.compile(r"\$\$\((\w+)\)|\$\((\w+)\)")
+
+Thing = Mapping[str, Any]
+
+
+def from_manifests(things: Sequence[Thing], images: Mapping[str, Command]) -> Guest:
+    """The driver among the objects: the container whose image is one of `images`. Raises BadGuest."""
+    found = [(pod, one) for pod in _pods(things) for one in pod["containers"] if _mapped(one, images)]
+    found = [(pod, one) for pod, one in found if _speaks(one)] or found
+    if not found:
+        raise BadGuest("no container of the manifests has an image that --image maps to a program")
+    sides: dict[str, Command] = {}
+    for pod, container in found:
+        for side in _sides(pod):
+            sides.setdefault(side, _command(pod, container, images, things))
+    if "node" not in sides:
+        raise BadGuest(f"no pod of the manifests has the driver and a {REGISTRAR} beside it")
+    own = [typed(dict(thing)) for thing in things if thing["kind"] in OWN_KINDS]
+    return with_objects(Guest(controller=sides.get("controller"), node=sides["node"]), _ours(own, things))
+
+
+def _ours(objects: list[Resource], things: Sequence[Thing]) -> list[Resource]:
+    """With several drivers' classes in one directory: those of this one."""
+    names = {thing["metadata"]["name"] for thing in things if thing["kind"] == "CSIDriver"}
+    return [o for o in objects if not names or getattr(o, "provisioner", None) in (None, *names)]
+
+
+def _pods(things: Sequence[Thing]) -> Iterator[Thing]:
+    for thing in things:
+        if thing["kind"] in WORKLOADS:
+            yield thing["spec"]["template"]["spec"]
+
+
+def _mapped(container: Thing, images: Mapping[str, Command]) -> Command | None:
+    image = container.get("image", "")
+    return images.get(image) or images.get(image.partition("@")[0]) or images.get(repository(image))
+
+
+def _speaks(container: Thing) -> bool:
+    values = [env.get("value", "") for env in container.get("env", ())]
+    return any(map(_SOCKET.search, (*container.get("args", ()), *container.get("command", ()), *values)))
+
+
+def _sides(pod: Thing) -> Iterator[str]:
+    beside = {repository(one.get("image", "")).rpartition("/")[2] for one in pod["containers"]}
+    if REGISTRAR in beside:
+        yield "node"
+    if beside & OF_CONTROLLER:
+        yield "controller"
+
+
+def _command(pod: Thing, container: Thing, images: Mapping[str, Command], things: Sequence[Thing]) -> Command:
+    program = _mapped(container, images)
+    assert program is not None
+    known = dict(_environment(container, things))
+    asked = [_expanded(word, known) for word in container.get("command", ())]
+    words = [_expanded(word, known) for word in container.get("args", ())]
+    if asked and posixpath.basename(asked[0]) in SHELLS:
+        argv = [*asked, *words]
+    else:
+        argv = [*program.argv, *asked[1:], *words]
+    texts = [*argv, *known.values(), *program.env.values()]
+    places = {**_socket(container, texts), **_directories(pod, container, texts)}
+    return Command(
+        tuple(_moved(word, places) for word in argv),
+        {name: _moved(value, places) for name, value in {**program.env, **known}.items()},
+        program.directory,
+    )
+
+
+def _environment(container: Thing, things: Sequence[Thing]) -> Iterator[tuple[str, str]]:
+    known: dict[str, str] = {}
+    for env in container.get("env", ()):
+        name, source = env["name"], env.get("valueFrom") or {}
+        field = (source.get("fieldRef") or {}).get("fieldPath")
+        if field in _INSTANCE:
+            known[name] = f"${{{_INSTANCE[field]}}}"
+        elif not source:
+            known[name] = _expanded(str(env.get("value", "")), known)
+        elif (value := _referred(source, things)) is not None:
+            known[name] = value.replace("$", "$$")
+        else:
+            raise BadGuest(f"container {container['name']}: where {name} comes from is not known here")
+        yield name, known[name]
+
+
+def _referred(source: Thing, things: Sequence[Thing]) -> str | None:
+    """Of a ConfigMap or a Secret among the objects; Secrets in plain words only."""
+    for field, kind, part in (
+        ("configMapKeyRef", "ConfigMap", "data"),
+        ("secretKeyRef", "Secret", "stringData"),
+    ):
+        wanted = source.get(field) or {}
+        for thing in things:
+            if wanted and thing["kind"] == kind and thing["metadata"]["name"] == wanted.get("name"):
+                value = (thing.get(part) or {}).get(wanted.get("key"))
+                return None if value is None else str(value)
+    return None
+
+
+def _expanded(text: str, known: Mapping[str, str]) -> str:
+    """`$(NAME)` as the kubelet fills it in; every other dollar is one."""
+    made, end = "", 0
+    for match in _REFERENCE.finditer(text):
+        made += text[end : match.start()].replace("$", "$$")
+        escaped, name = match[1], match[2]
+        made += f"$$({escaped})" if escaped else known.get(name, f"$$({name})")
+        end = match.end()
+    return made + text[end:].replace("$", "$$")
+
+
+def _socket(container: Thing, texts: Sequence[str]) -> dict[str, str]:
+    for text in texts:
+        if match := _SOCKET.search(text):
+            return {match[1] or match[2]: "${CSI_SOCKET}"}
+    if any("${CSI_SOCKET}" in text or "${CSI_ENDPOINT}" in text for text in texts):
+        return {}
+    raise BadGuest(f"container {container['name']}: no argument and no variable of it names its socket")
+
+
+def _directories(pod: Thing, container: Thing, texts: Sequence[str]) -> dict[str, str]:
+    """What is mounted for the driver, as it is called outside of a container."""
+    sockets = {posixpath.dirname(match[1] or match[2]) for t in texts for match in _SOCKET.finditer(t)}
+    volumes = {volume["name"]: volume for volume in pod.get("volumes", ())}
+    made, unnamed = {}, []
+    for mount in container.get("volumeMounts", ()):
+        path = mount["mountPath"].rstrip("/") or "/"
+        kept = "hostPath" in volumes.get(mount["name"], {}) or "emptyDir" in volumes.get(mount["name"], {})
+        if not kept or path in sockets or any(path == s or path.startswith(f"{s}/") for s in SAME):
+            continue
+        if any(re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w.-])", text) for text in texts):
+            made[path] = f"${{STATE_DIR}}/{mount['name']}"
+        else:
+            unnamed.append(path)
+    if unnamed and not any("${STATE_DIR}" in text or "${SHARED_DIR}" in text for text in texts):
+        raise BadGuest(
+            f"container {container['name']}: {unnamed[0]} is mounted for it, and no argument says so. Outside"
+            " of a container it is somewhere else: say where, as in --image"
+            f" '{container['image']}=mydriver --state-dir=$STATE_DIR'"
+        )
+    return made
+
+
+def _moved(text: str, places: Mapping[str, str]) -> str:
+    for path, name in places.items():
+        text = re.sub(rf"(?<![\w.-]){re.escape(path)}(?![\w.-])", lambda _, name=name: name, text)  # type: ignore[misc]
+    return text

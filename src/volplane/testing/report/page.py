@@ -6,6 +6,7 @@ command that runs it again. Everything else is a table below.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from html import escape
 from pathlib import Path
@@ -38,16 +39,21 @@ pre { background: var(--soft); border-radius: 6px; padding: 10px 12px; margin: 6
   white-space: pre-wrap; overflow-wrap: anywhere; }
 table { width: 100%; border-collapse: collapse; font-size: 13px; }
 th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; }
+  vertical-align: top; overflow-wrap: anywhere; } th { overflow-wrap: normal; }
 th { color: var(--dim); font-weight: 500; } 
 td.n { text-align: right; white-space: nowrap; width: 1%; }
-td.time { width: 24%; } td.call { width: 32%; }
+td.time { width: 24%; } td.call { width: 32%; } td.case { width: 26%; }
+td.verdict { overflow-wrap: normal; }
 .track { position: relative; height: 12px; margin-top: 4px; background: var(--soft);
   border-radius: 3px; } .track i { position: absolute; top: 0; bottom: 0; background: var(--bar);
   border-radius: 3px; min-width: 2px; } .track i.bad { background: var(--bad); }
 .passed { color: var(--good); } .failed { color: var(--bad); font-weight: 600; }
 .skipped { color: var(--dim); }
+.message { font-weight: 400; }
 summary { cursor: pointer; color: var(--dim); font-size: 13px; margin-top: 6px; }
+@media (max-width: 720px) { main { padding: 20px 12px 40px; } article { padding: 12px; }
+  dl { grid-template-columns: 1fr; } dt { margin-top: 6px; } .time { display: none; }
+  td.call { width: 45%; } td.case { width: 32%; } }
 """
 
 
@@ -93,7 +99,7 @@ def _failure(run: Run, result: Result) -> str:
     return (
         f"<article><h3>{escape(result.name)}{again}</h3>"
         f"<div class='section'>{escape(result.section)}</div><dl>"
-        f"<dt>demanded</dt><dd>{escape(result.demands)}</dd>"
+        f"<dt>demanded</dt><dd>{_prose(result.demands)}</dd>"
         f"<dt>found</dt><dd class='found'>{escape(result.reason)}</dd>"
         f"<dt>again</dt><dd><pre>{escape(run.replay(result))}</pre></dd></dl>"
         f"{_calls(result)}{logs}</article>"
@@ -113,7 +119,8 @@ def _call(call: Call, began: float, whole: float) -> str:
     at = call.start - began
     left, width = 100 * at / whole, 100 * call.seconds / whole
     bad = "" if call.code == "OK" else " class='bad'"
-    answer = escape(call.code or "under way") + (f": {escape(call.message)}" if call.message else "")
+    answer = escape(call.code or "under way")
+    answer += f"<div class='message'>{escape(call.message)}</div>" if call.message else ""
     note = f" <em>{escape(call.note)}</em>" if call.note else ""
     said = (
         f"<details><summary>{escape(call.caller)} → {escape(_short(call.address))}</summary>"
@@ -125,6 +132,11 @@ def _call(call: Call, began: float, whole: float) -> str:
         f"<td class='time'><div class='track'><i{bad} style='left:{left:.2f}%;width:{width:.2f}%'></i></div>"
         "</td></tr>"
     )
+
+
+def _prose(text: str) -> str:
+    """Our own words, in which names of fields stand between backticks."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _kind(call: Call) -> str:
@@ -147,6 +159,6 @@ def _cases(run: Run) -> str:
 def _row(result: Result) -> str:
     why = f"<br><span class='skipped'>{escape(result.reason)}</span>" if result.reason else ""
     return (
-        f"<tr><td>{escape(result.name)}</td><td class='{result.verdict}'>{result.verdict}</td>"
+        f"<tr><td class='case'>{escape(result.name)}</td><td class='verdict {result.verdict}'>{result.verdict}</td>"
         f"<td class='n'>{result.seconds:.2f}</td><td>{escape(result.section)}{why}</td></tr>"
     )

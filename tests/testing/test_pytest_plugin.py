@@ -43,8 +43,30 @@ def outcome(process: subprocess.Popen[str]) -> tuple[dict[str, int], str]:
 
 
 DISORDERLY = """
+import os
 import subprocess
+import time
+from pathlib import Path
+
 import pytest
+
+MEETING = Path(__file__).parent
+
+def test_meets_the_other_worker(volplane_cluster, claim, pod):
+    me = os.environ["PYTEST_XDIST_WORKER"]
+    data = claim()
+    pod(data).write("line", me)
+    place = volplane_cluster.cluster.layout.directory
+    (MEETING / f"{me}.new").write_text(f"{place} {volplane_cluster.cluster.url}")
+    (MEETING / f"{me}.new").rename(MEETING / f"{me}.here")
+    end = time.monotonic() + 300
+    while len(here := sorted(MEETING.glob("*.here"))) < 2:
+        assert time.monotonic() < end, "the other one does not come"
+        time.sleep(0.05)
+    words = [file.read_text().split() for file in here]
+    assert all(len({pair[i] for pair in words}) == 2 for i in range(2)), words
+    assert all(Path(directory, "kubeconfig").exists() for directory, _ in words), "both are up now"
+    assert pod(data).read("line") == me
 
 def test_leaves_a_mount(volplane_cluster):
     root = volplane_cluster.cluster.layout.directory
@@ -101,12 +123,17 @@ def run(*command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_wheel_brings_the_fixtures_and_clusters_run_side_by_side(clean: str, tmp_path: Path) -> None:
+def test_the_wheel_brings_the_fixtures_and_workers_of_xdist_run_side_by_side(
+    clean: str, tmp_path: Path
+) -> None:
     disorderly = tmp_path / "test_disorderly.py"
     disorderly.write_text(DISORDERLY)
-    both = [start(clean, "test_driver.py"), start(clean, str(disorderly))]
+    xdist = ("-v", "-n", "2")
+    both = [start(clean, *xdist, "test_driver.py"), start(clean, *xdist, "--dist=each", str(disorderly))]
     (example, text), (disorder, words) = map(outcome, both)
     assert example == {"passed": 6}, text
-    assert disorder == {"passed": 3, "error": 1}, words
+    assert re.search(r"\[gw0\].*PASSED", text), text
+    assert re.search(r"\[gw1\].*PASSED", text), text
+    assert disorder == {"passed": 8, "error": 2}, words  # the same on both workers
     assert "the test leaves behind:" in words
     assert "kubernetes.io~csi/y/mount" in words

@@ -83,7 +83,8 @@ def table(run: Run) -> Table:
         cells[1] = f"[bold red]{cells[1]}[/bold red]" if counts[1] else cells[1]
         why = escape(next(iter(reasons), ""))
         if len(reasons) > 1:
-            why += f" [dim](and {len(reasons) - 1} other reasons)[/dim]"
+            others = len(reasons) - 1
+            why += f" [dim](and {others} other reason{'s' * (others > 1)})[/dim]"
         made.add_row(escape(name), *cells, f"{sum(r.seconds for r in results):.1f}", why)
     return made
 

@@ -159,6 +159,7 @@ def _cases(run: Run) -> str:
 def _row(result: Result) -> str:
     why = f"<br><span class='skipped'>{escape(result.reason)}</span>" if result.reason else ""
     return (
-        f"<tr><td class='case'>{escape(result.name)}</td><td class='verdict {result.verdict}'>{result.verdict}</td>"
+        f"<tr><td class='case'>{escape(result.name)}</td>"
+        f"<td class='verdict {result.verdict}'>{result.verdict}</td>"
         f"<td class='n'>{result.seconds:.2f}</td><td>{escape(result.section)}{why}</td></tr>"
     )

@@ -6,11 +6,13 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 from click.testing import CliRunner
 
+from volplane.cli.test_driver import _called as called
 from volplane.cli.test_driver import command
 from volplane.csi import tap, v1
 from volplane.csi.outcome import CallError, Code
@@ -196,6 +198,19 @@ def test_wrong_usage_has_its_own_exit_code(words: tuple[str, ...], said: str) ->
     done = CliRunner().invoke(command, words)
     assert done.exit_code == 2
     assert said in done.output
+
+
+def test_the_command_that_runs_it_again_is_one_that_can_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "volplane"
+    program.parent.mkdir()
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert called(str(program)) == str(program)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert called(str(program)) == "volplane"
+    assert called("/x/volplane/__main__.py") == "volplane"
 
 
 @pytest.mark.root

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ from volplane.testing.cases import ALL
 from volplane.testing.instances import CannotStart
 from volplane.testing.report import Run, console, machine, page
 
+NAME = "volplane"
 SEEDS = 1 << 31
 
 
@@ -118,7 +120,7 @@ def command(
     except CannotBring as error:
         option = "--driver " if file else "--manifest " if manifests else ""
         raise Failure(f"{option}{error}") from error
-    again = ["volplane", "test-driver"]
+    again = [_called(sys.argv[0]), "test-driver"]
     again += ["--driver", file] if file else ["--driver-command", line] if line else []
     again += [word for path in manifests for word in ("--manifest", path)]
     again += [word for text in images for word in ("--image", text)]
@@ -183,6 +185,13 @@ async def _test(
         raise Failure(f"the driver does not say what it is: {error}") from error
     progress.end(run)
     ended.append(run)
+
+
+def _called(program: str) -> str:
+    """As it can be called again from here: by its name, if that is on PATH."""
+    if os.path.basename(program) != NAME or shutil.which(NAME) == os.path.abspath(program):
+        return NAME
+    return program
 
 
 def _check_pattern(option: str, pattern: str) -> None:

@@ -41,7 +41,7 @@ def wait_until(what: str, test: Callable[[], Any], seconds: float = 30.0) -> Any
             last = error
         if last and not isinstance(last, Exception):
             return last
-        time.sleep(0.02)
+        time.sleep(0.02 * PATIENCE)
     raise Stuck(f"{what}: not within {seconds:g}s; last: {last!r}")
 
 

@@ -100,6 +100,8 @@ async def test_an_attachment_whose_volume_is_gone() -> None:
     answer = await about(going(attachment("pv", "a"), 30), node("a"))
     assert answer.answer == f"{DRIVER} has not detached it from a yet"
     assert "volume pv does not exist" in waiting(answer).details[0]
+    answer = await about(going(attachment("pv", "a"), 30), unread=["persistentvolumes", "nodes", "pods"])
+    assert waiting(answer).details == ()  # what may not be read may well be there
 
 
 # --- nodes

@@ -56,15 +56,21 @@ async def _alone(scene: Scene, attachment: VolumeAttachment, volume: str) -> Sto
     status, node = attachment.status, attachment.spec.node_name
     error = status.detach_error or status.attach_error
     who = f"csi-attacher of {attachment.spec.attacher}"
+    known = (await scene.all(PersistentVolume)).get(volume) is not None or await scene.lacks(PersistentVolume)
+    gone = "" if known or not volume else f"volume {volume} does not exist"
     if attachment.is_deleting:
         since = moment(attachment.metadata.deletion_timestamp)
         why = error.message if error else f"{attachment.spec.attacher} has not detached it from {node} yet"
-        gone = f"volume {volume} does not exist, and without it the attacher does not know what to detach"
-        step = waits(f"detach from {node}", who, why, since=since, details=(gone,))
+        lost = (f"{gone}, and without it the attacher does not know what to detach",) if gone else ()
+        step = waits(f"detach from {node}", who, why, since=since, details=lost)
         return Story((step,), (await sidecars.look(scene, "csi-attacher", attachment.spec.attacher)).advice)
     if not status.attached:
         since = moment(attachment.metadata.creation_timestamp)
-        why = error.message if error else f"volume {volume} does not exist" if volume else "not attached yet"
+        why = (
+            error.message
+            if error
+            else gone or f"{attachment.spec.attacher} has not attached it to {node} yet"
+        )
         return Story((waits(f"attach to {node}", who, why, since=since),), ())
     return Story((done(f"{volume or 'an inline volume'} is attached to {node}", who),))
 

@@ -121,8 +121,13 @@ class Controller(Driver):
         left = [p for p in points if p.handle > after]
         page = left[:most] if most else left
         token = page[-1].handle if len(page) < len(left) else ""
-        entries = [v1.ListVolumesResponse.Entry(volume=_shown(p)) for p in page]
+        entries = [await self._entry(point) for point in page]
         return v1.ListVolumesResponse(entries=entries, next_token=token)
+
+    async def _entry(self, point: Point) -> v1.ListVolumesResponse.Entry:
+        taken = (await self._host.call(shares.usage, self._shares.directory(point))).used
+        status = v1.ListVolumesResponse.VolumeStatus(volume_condition=condition(point, taken))
+        return v1.ListVolumesResponse.Entry(volume=_shown(point), status=status)
 
     async def controller_get_volume(
         self, request: v1.ControllerGetVolumeRequest

@@ -218,8 +218,10 @@ async def largest(bench: Bench) -> None:
     if not reply.HasField("maximum_volume_size") or most >= LARGEST:
         raise NotPromised("GetCapacity tells no largest size of a volume")
     wanted = bench.wanted(bench.fresh(), size=most + 1)
+    # Where the largest volume takes all that is left, both are true: too large, and not enough room.
+    all_of_it = most >= reply.available_capacity
     await bench.refused(
-        (Code.OUT_OF_RANGE,),
+        (Code.OUT_OF_RANGE, Code.RESOURCE_EXHAUSTED) if all_of_it else (Code.OUT_OF_RANGE,),
         bench.controller,
         "CreateVolume",
         wanted,

@@ -271,8 +271,10 @@ def unanswered(up: Up) -> set[Call]:
 
 
 def check_calls(up: Up, leader: str, other: str, left: set[Call]) -> None:
-    """Nothing lost: what was under way is asked for again. Nothing doubled: what was done is not."""
-    assert left
+    """Nothing lost: what was under way is asked for again. Nothing doubled: what was done is not.
+
+    On a machine so slow that all was done before the crash came, the next one asks for nothing.
+    """
     assert left <= set(calls(up, leader))
     changing = ("Create", "Delete", "ControllerPublish", "ControllerUnpublish")
     assert {call for call in calls(up, other) if call[0].startswith(changing)} == left

@@ -1,9 +1,10 @@
 """Pods with volumes come and go, over and over: nothing leaks, and the process does not grow.
 
-`VOLPLANE_CHURN=100x20` makes it a hundred pods and twenty rounds. What still grows then is known: every event
-is kept for its hour (six hundred a round, some three hundred bytes each), and every component remembers the
-last 512 things that it has told. With fewer pods the second round has not yet filled what is bounded (the
-store's window of 8 MB, the ring of 8192 spans), so a size in between would measure that and no leak.
+`VOLPLANE_CHURN=100x20` makes it a hundred pods and twenty rounds. What is kept then is known: every event for
+its hour (six hundred a round, some three hundred bytes each), and of every component the last 512 things that
+it has told. The rest is the heap, whose highest point moves when rounds get faster. With fewer
+pods the second round has not yet filled what is bounded (the store's window of 8 MB, the ring of 8192 spans),
+so a size in between would measure that and no leak.
 """
 
 from __future__ import annotations

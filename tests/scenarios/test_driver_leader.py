@@ -142,7 +142,7 @@ def turn(specs: list[LeaseSpec], old: str, new: str) -> tuple[LeaseSpec, LeaseSp
 def allowed(specs: list[LeaseSpec]) -> float:
     """What the machine adds, by the stamps: a renewal that was late shows how late things are here."""
     pairs = [(a, b) for a, b in pairwise(specs) if a.holder_identity == b.holder_identity != ""]
-    late = max(between(a.renew_time, b.renew_time) for a, b in pairs) - RETRY
+    late = max((between(a.renew_time, b.renew_time) for a, b in pairs), default=RETRY) - RETRY
     return ALLOWED + 2 * max(0.0, late)  # two requests lie between a lost leader's last word and the next
 
 

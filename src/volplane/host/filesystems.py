@@ -3,7 +3,7 @@
 A device counts as blank only when that is proven: a mistake here formats somebody's data. The proof is either
 that the file behind a loop device has no data at all, or zeros in every place where a signature is known to
 live, backup copies included. What cannot be read is an error, what cannot be named is `unknown`; neither is
-ever blank.
+ever blank. What a mkfs has left that did not come to its end counts for nothing, and is known by its mark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from volplane.base import failpoint, trace
-from volplane.host import devices, processes, syscalls
+from volplane.host import devices, processes, syscalls, unfinished
 
 MIB = 1 << 20
 UNKNOWN = "unknown"  # there is data, but nobody knows what it is
@@ -49,7 +49,7 @@ class WrongState(Exception):
 
 
 def probe(device: str) -> Filesystem | None:
-    """The file system on `device`; None only if the device is proven blank."""
+    """The file system on `device`; None only if it is proven blank, or is one that was never finished."""
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -58,6 +58,8 @@ def probe(device: str) -> Filesystem | None:
         if is_all_hole(device, descriptor):
             return None
         size = os.lseek(descriptor, 0, os.SEEK_END)
+        if unfinished.is_marked(descriptor, size):
+            return None
         known = identify(os.pread(descriptor, _CHUNK, 0))
         if known is None and _is_blank(descriptor, size):
             return None
@@ -151,7 +153,9 @@ def _text(raw: bytes) -> str:
 @failpoint.effect("host:mkfs")
 def mkfs(device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
     """Format. The caller has asked `probe` first; tools are told not to ask again."""
-    processes.run([*_mkfs_command(device, fstype), *_label(fstype, label), *options, device], timeout=600)
+    command = [*_mkfs_command(device, fstype), *_label(fstype, label), *options, device]
+    with unfinished.marked(device):
+        processes.run(command, timeout=600)
 
 
 def _mkfs_command(device: str, fstype: str) -> list[str]:

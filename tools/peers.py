@@ -287,6 +287,8 @@ def _staged(peer: Peer) -> list[str]:
 
 def _keep_manifests(cache: Path, peer: Peer) -> None:
     """All of them or none: whoever is interrupted leaves nothing that looks whole."""
+    if not peer.deploy:
+        return
     with tempfile.TemporaryDirectory(prefix="manifests-", dir=cache) as place:
         for module, directory in peer.deploy:
             source = _download(module or f"{peer.module}@{peer.version}") / directory

@@ -13,7 +13,7 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Secr
 from volplane.api.errors import Invalid
 from volplane.api.storage import StorageClass
 from volplane.apiserver import strategies
-from volplane.apiserver.patch import MERGE, STRATEGIC, Own, read_patch
+from volplane.apiserver.patch import JSON, MERGE, STRATEGIC, Own, read_patch
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.verbs.patch import _in_parts, _whole
 
@@ -94,3 +94,27 @@ def test_a_patch_that_is_refused_is_refused_with_the_whole_object() -> None:
     assert _in_parts(entry, old, reading, "Warn", owners=False) is None
     with pytest.raises(Invalid, match="ReadWriteOnce"):
         _whole(entry, codec.builtins(old), reading, "Warn")
+
+
+def test_what_a_strict_reader_refuses_is_refused_however_often_it_is_applied() -> None:
+    """A list's new element comes from the patch itself, and is cleaned of what nobody knows."""
+    patch = {"spec": {"containers": [{"name": "d", "image": "j", "imagee": "k"}]}}
+    entry, old = entry_of(Pod), codec.convert(Pod, POD)
+    reading = read_patch(entry.kind, STRATEGIC, Own(msgspec.json.encode(patch)))
+    assert _in_parts(entry, old, reading, "Strict", owners=False) is None
+    for _ in range(2):
+        with pytest.raises(Invalid, match="imagee"):
+            _whole(entry, codec.builtins(old), reading, "Strict")
+    _, warnings = _whole(entry, codec.builtins(old), reading, "Warn")
+    assert any("imagee" in warning for warning in warnings)
+
+
+def test_operations_on_what_an_operation_has_put_there_can_be_tried_again() -> None:
+    operations = [
+        {"op": "add", "path": "/metadata/labels", "value": {"x": "1", "y": "2"}},
+        {"op": "remove", "path": "/metadata/labels/y"},
+    ]
+    entry, old = entry_of(PersistentVolumeClaim), codec.convert(PersistentVolumeClaim, CLAIM)
+    reading = read_patch(entry.kind, JSON, msgspec.json.encode(operations))
+    tries = [_whole(entry, codec.builtins(old), reading, "Strict")[0].metadata.labels for _ in range(3)]
+    assert tries == [{"x": "1"}] * 3

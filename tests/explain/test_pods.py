@@ -270,7 +270,8 @@ async def test_a_pod_that_goes_waits_for_its_containers_and_then_for_its_volumes
     assert waiting(answer).until is not None
     ended = {"name": "c", "state": {"terminated": {"exitCode": 0}}}
     web = change(web, status={"containerStatuses": [ended]})
+    others = wait("node/a", names.csi_volume(DRIVER, "vol-b"), "not attached to the node yet")
     note = wait("node/a", UNIQUE, "target is busy", left=4)
-    answer = await about(web, node("a"), roles=[note])
+    answer = await about(web, node("a"), *bound("data", "pv"), roles=[others, note])
     assert answer.answer == "vol-pv: target is busy, tried again in 4s"
     assert answer.steps[0].what == "its containers have stopped"

@@ -31,6 +31,12 @@ def is_marked(device: str) -> bool:
         os.close(descriptor)
 
 
+def mark(device: str) -> None:
+    """As a mkfs that has begun to write, and dies, leaves it."""
+    with pytest.raises(ZeroDivisionError), unfinished.marked(device, lambda descriptor, size: False):
+        raise ZeroDivisionError
+
+
 def read(device: str, place: int) -> bytes:
     descriptor = os.open(device, os.O_RDONLY)
     data = os.pread(descriptor, unfinished.LENGTH, place)
@@ -87,8 +93,7 @@ async def test_the_same_pieces_without_a_mark_are_kept(
 async def test_the_mark_of_another_disk_marks_nothing(host: Host, disk: Disk) -> None:
     small, large = disk(64 << 20), disk(128 << 20)
     write(large, 0, b"x")
-    with pytest.raises(ZeroDivisionError), unfinished.marked(small):
-        raise ZeroDivisionError
+    mark(small)
     write(large, unfinished.place(128 << 20), read(small, unfinished.place(64 << 20)))
     assert await host.probe(large) == Filesystem(UNKNOWN)
 
@@ -101,7 +106,58 @@ def test_no_mkfs_writes_where_the_mark_is(disk: Disk, kind: str, gibibytes: floa
         pytest.skip(f"mkfs.{kind} is not installed")
     device = disk(int(gibibytes * (1 << 30)))
     command = filesystems._mkfs_command(device, kind)
-    with pytest.raises(ZeroDivisionError), unfinished.marked(device):
-        raise ZeroDivisionError
+    mark(device)
     processes.run([*command, device], timeout=60)
     assert is_marked(device)
+
+
+@pytest.mark.parametrize("kind", ["ext2", "ext3", "ext4", "xfs"])
+@pytest.mark.parametrize("mebibytes", [400, 4352])
+async def test_a_file_system_is_whole_when_its_mark_is_off(
+    host: Host, disk: Disk, kind: str, mebibytes: int
+) -> None:
+    """Where ext2 and ext3 of some sizes have a bitmap, the mark is overwritten, and must not be again."""
+    device = disk(mebibytes << 20)
+    await host.mkfs(device, kind)
+    assert not is_marked(device)
+    check = ["xfs_repair", "-n"] if kind == "xfs" else ["e2fsck", "-fn"]
+    assert (await host.run([*check, device])).code == 0
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
+async def test_a_file_system_that_somebody_else_made_on_a_marked_disk_counts(
+    host: Host, disk: Disk, kind: str
+) -> None:
+    device = disk(400 << 20)
+    mark(device)
+    write(device, 4096, b"pieces")
+    assert await host.probe(device) is None
+    await host.run([*filesystems._mkfs_command(device, kind), device])
+    assert is_marked(device)
+    found = await host.probe(device)
+    assert found is not None
+    assert found.type == kind
+
+
+async def test_a_mkfs_that_did_nothing_leaves_no_mark(
+    host: Host, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = disk(8 << 20)
+    with pytest.raises(CommandFailed):
+        await host.mkfs(device, "xfs")  # too small for one
+    assert not is_marked(device)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CommandFailed):
+        await host.mkfs(device, "ext4")
+    assert not is_marked(device)
+
+
+async def test_what_is_mounted_is_not_marked(host: Host, room: Path, disk: Disk) -> None:
+    device, target = disk(), room / "target"
+    target.mkdir()
+    await host.mkfs(device, "ext4")
+    await host.mount(device, str(target), "ext4")
+    with pytest.raises(OSError, match="busy"):
+        await host.mkfs(device, "ext4")
+    assert not is_marked(device)
+    await host.unmount(str(target))

@@ -82,6 +82,28 @@ def test_of_some_peers_only_the_manifests_are_kept(tmp_path: Path, monkeypatch: 
     assert not builds.is_built(builds.CACHE, manifests._replace(version="v1.0.1"))
 
 
+# A go command that builds whatever is asked for.
+GO_THAT_BUILDS = """#!/bin/sh
+while test $# -gt 0; do
+    test "$1" = -o && echo made > "$2" && chmod +x "$2"
+    shift
+done
+"""
+
+
+def test_of_most_programs_no_manifests_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = tmp_path / "tools" / "go"
+    go.parent.mkdir()
+    go.write_text(GO_THAT_BUILDS)
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{go.parent}{os.pathsep}{os.environ['PATH']}")
+    peer = PEER._replace(main="package main")
+    builds.build_missing(tmp_path / "cache", [peer])
+    assert builds.is_built(tmp_path / "cache", peer)
+    assert (tmp_path / "cache" / "bin" / "some-peer").read_text() == "made\n"
+    assert not builds.deployed(tmp_path / "cache", peer).exists()
+
+
 def test_a_peer_that_ci_builds_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     assert not peers.must_be_there("csi-provisioner")

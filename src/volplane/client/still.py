@@ -18,7 +18,7 @@ from volplane.client.transport import Transport
 
 T = TypeVar("T", bound=Resource)
 
-LIST = 60.0  # seconds that one list may take
+LIST = 15.0  # seconds that one list may take
 
 
 class Still(Caches):
@@ -64,8 +64,11 @@ class Still(Caches):
                     pass
         except NotFound:  # a kind that this cluster does not have
             items = []
-        except (APIError, TimeoutError) as error:
-            self.unread[what.plural] = str(error) or "no answer in time"
+        except TimeoutError:
+            self.unread[what.plural] = "no answer in time"
+            items = []
+        except Exception as error:  # a cluster may have objects that we cannot read: the others still count
+            self.unread[what.plural] = str(error)
             items = []
         cache.fill(items)
 

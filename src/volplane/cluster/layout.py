@@ -73,6 +73,11 @@ class Layout:
         self._memory = self.directory / "cluster.json"
         self.bridge = bridge_name(str(self.directory))
 
+    def forget_waits(self) -> None:
+        """Of roles that were killed: they would be taken for ones that do not answer."""
+        for left in self.run.glob(f"*{waits.SUFFIX}"):
+            left.unlink(missing_ok=True)
+
     def waits(self, role: str) -> Path:
         """The socket on which a role's process tells what it waits for."""
         return self.run / f"{role.replace('/', '-')}{waits.SUFFIX}"

@@ -19,7 +19,7 @@ from volplane.controllers.attachdetach import plan as p
 from volplane.controllers.attachdetach.controller import AttachDetach
 from volplane.controllers.attachdetach.facts import MANAGED, is_managed, unique_name
 from volplane.explain import fencing, sidecars
-from volplane.explain.answer import State, Step, Story, done, later, waits
+from volplane.explain.answer import Step, Story, done, later, waits
 from volplane.explain.scene import Scene, ago, moment, unready
 from volplane.rules.steps import Wait
 
@@ -283,10 +283,6 @@ def _mounts(scene: Scene, node: str, key: str) -> list[str]:
 
 def names_driver(volume: PersistentVolume) -> str:
     return volume.spec.csi.driver if volume.spec.csi is not None else ""
-
-
-def is_done(story: Story) -> bool:
-    return all(step.state is State.DONE for step in story.steps)
 
 
 def rest(attachment: VolumeAttachment) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from volplane.api.core import ContainerStatus, Node, Pod
+from volplane.api.core import ContainerStatus, Node, PersistentVolume, Pod
+from volplane.controllers.attachdetach.facts import unique_name
 from volplane.controllers.podgc import plan as garbage
 from volplane.controllers.tainteviction import plan as eviction
 from volplane.explain import fencing, finalizers, mounting, scheduling
 from volplane.explain.answer import Step, Story, done, later, waits
 from volplane.explain.scene import Scene, ago, moment, ready_since, unready
-from volplane.rules import pods
+from volplane.rules import binding, pods
 from volplane.rules.steps import Wait
 from volplane.rules.taints import NO_EXECUTE
 from volplane.rules.workloads import is_ready
@@ -192,7 +193,7 @@ async def leaving(scene: Scene, pod: Pod) -> Story:
             )
         )
     if await scene.lacks(Node):
-        return Story((*_stopping(scene, pod, since, asked), *others), _stop_advice(pod))
+        return Story((*await _stopping(scene, pod, since, asked), *others), _stop_advice(pod))
     removed = [step for step in garbage.plan(pod, node, quarantine=0.0) if isinstance(step, garbage.Remove)]
     if removed:
         why = f"{removed[0].why}: it is removed any moment"
@@ -203,40 +204,50 @@ async def leaving(scene: Scene, pod: Pod) -> Story:
         step = waits("be deleted", f"kubelet of {name}", why, since=since, details=details)
         return Story((step, *others), fencing.advice(name, node))
     in_time = asked is not None and asked > scene.now
-    return Story((*_stopping(scene, pod, since, asked), *others), () if in_time else _stop_advice(pod))
+    steps = await _stopping(scene, pod, since, asked)
+    return Story((*steps, *others), () if in_time else _stop_advice(pod))
 
 
-def _stopping(scene: Scene, pod: Pod, since: datetime | None, deadline: datetime | None) -> Iterator[Step]:
+async def _stopping(
+    scene: Scene, pod: Pod, since: datetime | None, deadline: datetime | None
+) -> Sequence[Step]:
     who = f"kubelet of {pod.spec.node_name}"
     running = [c.name for c in _statuses(pod) if c.state.running is not None]
     notes = scene.roles.of(f"node/{pod.spec.node_name}", f"pod/{pod.key}")
     if running:
         why = f"container {', '.join(running)} still runs"
         late = deadline is not None and deadline <= scene.now
-        yield waits(
-            "stop its containers", who, why, since=since, until=None if late else deadline, ends="killed"
-        )
-        yield later("unmount its volumes", who)
-        return
-    yield done("its containers have stopped", who)
-    unmounting = list(_unmounts(scene, pod))
+        until = None if late else deadline
+        stop = waits("stop its containers", who, why, since=since, until=until, ends="killed")
+        return stop, later("unmount its volumes", who)
+    unmounting = await _unmounts(scene, pod)
     told = notes[0].why if notes else ""
     why = (
         unmounting[0]
         if unmounting
         else told or "its volumes are not all unmounted, or the kubelet has not said so yet"
     )
-    yield waits(
-        "unmount its volumes", who, why, since=notes[0].since if notes else since, details=unmounting[1:]
+    since = notes[0].since if notes else since
+    return (
+        done("its containers have stopped", who),
+        waits("unmount its volumes", who, why, since=since, details=unmounting[1:]),
     )
 
 
-def _unmounts(scene: Scene, pod: Pod) -> Iterator[str]:
-    """What the kubelet says of volumes on its node, while a pod of it goes."""
-    for note in scene.roles.told:
-        if note.role == f"node/{pod.spec.node_name}" and "^" in note.key and note.why:
-            again = f", tried again in {ago(note.next_try - scene.now)}" if note.next_try else ""
-            yield f"{note.key.rpartition('^')[2]}: {note.why}{again}"
+async def _unmounts(scene: Scene, pod: Pod) -> list[str]:
+    """What the kubelet says of the pod's volumes, while it goes."""
+    volumes = await scene.all(PersistentVolume)
+    mine = {*pods.claim_keys(pod)}
+    keys = {name for v in volumes.all() if binding.claim_key(v) in mine for name in unique_name(v)}
+    return [
+        f"{note.key.rpartition('^')[2]}: {note.why}{_again(scene, note.next_try)}"
+        for note in scene.roles.told
+        if note.role == f"node/{pod.spec.node_name}" and note.key in keys and note.why
+    ]
+
+
+def _again(scene: Scene, at: datetime | None) -> str:
+    return f", tried again in {ago(at - scene.now)}" if at else ""
 
 
 def _stop_advice(pod: Pod) -> tuple[str, ...]:

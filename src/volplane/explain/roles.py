@@ -39,9 +39,6 @@ class Roles(Struct, frozen=True):
             return step
         return structs.replace(step, since=note.since, until=note.next_try or step.until)
 
-    def has(self, role: str) -> bool:
-        return any(t.role == role for t in self.told)
-
 
 async def ask(directory: Path) -> Roles:
     """All roles with a socket in the directory."""

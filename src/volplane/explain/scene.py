@@ -6,7 +6,7 @@ The controllers are here as their own code sees the world: their caches are fill
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -34,6 +34,9 @@ class Heard(Struct, frozen=True):
     reason: str
     message: str
     count: int = 1
+
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class Scene:
@@ -92,7 +95,7 @@ def _heard(event: Event) -> Heard:
     stamps = (series.last_observed_time if series else "", event.last_timestamp, event.event_time)
     at = next((at for at in map(moment, (*stamps, event.metadata.creation_timestamp)) if at), None)
     count = series.count if series else event.count
-    return Heard(at or datetime.min, event.type, event.reason, event.message.strip(), max(count, 1))
+    return Heard(at or LONG_AGO, event.type, event.reason, event.message.strip(), max(count, 1))
 
 
 def moment(text: str | None) -> datetime | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from msgspec import structs
 
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.api.storage import StorageClass
+from volplane.api.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass
 from volplane.controllers.binder.controller import Binder
 from volplane.explain import claims
 from volplane.explain.answer import Step, Story, waits
@@ -21,6 +21,17 @@ from volplane.scheduler.ledger import Info
 from volplane.scheduler.plan import Placement, Refusal, decide
 
 MANY = 12  # nodes that are named one by one
+# What the filters go by: who may not read all of it is told what the scheduler has said.
+ASKED = (
+    Pod,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    CSINode,
+    CSIDriver,
+    CSIStorageCapacity,
+)
 
 
 async def story(scene: Scene, pod: Pod, *, above: PersistentVolumeClaim | None = None) -> Story:
@@ -30,7 +41,7 @@ async def story(scene: Scene, pod: Pod, *, above: PersistentVolumeClaim | None =
         gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
         held = waits(what, "whoever put the gates there", f"scheduling gates: {gates}", since=since)
         return Story((held,), ("remove its spec.schedulingGates when it may run",))
-    if await scene.lacks(Node, PersistentVolume, StorageClass):
+    if await scene.lacks(*ASKED):
         return Story((_by_hearsay(pod, what),))
     scheduler = await scene.seen_by(Scheduler)
     name = pod.spec.scheduler_name or DEFAULT

@@ -3,7 +3,8 @@
 A device counts as blank only when that is proven: a mistake here formats somebody's data. The proof is either
 that the file behind a loop device has no data at all, or zeros in every place where a signature is known to
 live, backup copies included. What cannot be read is an error, what cannot be named is `unknown`; neither is
-ever blank. What a mkfs has left that did not come to its end counts for nothing, and is known by its mark.
+ever blank. What a mkfs has left that did not come to its end counts for nothing, and is known by its mark;
+what did come to its end counts, mark or not.
 """
 
 from __future__ import annotations
@@ -58,10 +59,8 @@ def probe(device: str) -> Filesystem | None:
         if is_all_hole(device, descriptor):
             return None
         size = os.lseek(descriptor, 0, os.SEEK_END)
-        if unfinished.is_marked(descriptor, size):
-            return None
         known = identify(os.pread(descriptor, _CHUNK, 0))
-        if known is None and _is_blank(descriptor, size):
+        if known is None and (_is_blank(descriptor, size) or unfinished.is_marked(descriptor, size)):
             return None
     except OSError as error:
         raise Unreadable(error.errno, error.strerror, device) from error
@@ -111,7 +110,9 @@ def _ext(head: bytes) -> Filesystem | None:
 
 
 def _xfs(head: bytes) -> Filesystem | None:
-    return Filesystem("xfs", _uuid(head[32:48]), _text(head[108:120])) if head[:4] == b"XFSB" else None
+    if head[:4] != b"XFSB" or head[126]:  # mkfs says there that it is not done yet
+        return None
+    return Filesystem("xfs", _uuid(head[32:48]), _text(head[108:120]))
 
 
 def _btrfs(head: bytes) -> Filesystem | None:
@@ -154,7 +155,7 @@ def _text(raw: bytes) -> str:
 def mkfs(device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:
     """Format. The caller has asked `probe` first; tools are told not to ask again."""
     command = [*_mkfs_command(device, fstype), *_label(fstype, label), *options, device]
-    with unfinished.marked(device):
+    with unfinished.marked(device, _is_blank):
         processes.run(command, timeout=600)
 
 

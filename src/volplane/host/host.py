@@ -103,7 +103,7 @@ class Host:
     # File systems
 
     async def probe(self, device: str) -> Filesystem | None:
-        """What is on the device; None only if it is proven blank."""
+        """What is on the device; None only if it is proven blank or never became whole."""
         return await self.call(filesystems.probe, device)
 
     async def mkfs(self, device: str, fstype: str, *, label: str = "", options: Sequence[str] = ()) -> None:

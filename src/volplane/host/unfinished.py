@@ -2,8 +2,8 @@
 
 A mkfs that is killed half-way leaves pieces which nobody can tell from somebody's data, and a disk that is
 never formatted over would be lost to its owner. So a mark is written first, where no mkfs writes, and taken
-off before anybody can mount: what bears the mark is nobody's data, whatever it looks like. The mark tells the
-device's size, so that the image of a marked disk, kept as a file on a larger one, marks nothing.
+off before anybody can mount: pieces of which no tool can make a file system are nobody's data where the mark
+is. Every mkfs writes its superblock last, so a file system that is found counts, whatever the mark says.
 """
 
 from __future__ import annotations
@@ -28,11 +28,30 @@ def is_marked(descriptor: int, size: int) -> bool:
 
 
 @contextmanager
-def marked(device: str) -> Iterator[None]:
-    """Around mkfs. If it fails or dies the mark stays, and the next one begins anew."""
-    _write(device, _mark)
-    yield
-    _write(device, lambda size: bytes(LENGTH))
+def marked(device: str, is_blank: Callable[[int, int], bool]) -> Iterator[None]:
+    """Around mkfs. If it dies half-way the mark stays, and the next one begins anew."""
+    with _opened(device, os.O_EXCL) as (descriptor, size):  # never on what somebody has mounted
+        if size >= SMALLEST:
+            os.pwrite(descriptor, _mark(size), place(size))
+    try:
+        yield
+    except Exception:
+        if _is_untouched(device, is_blank):  # somebody may put it to another use
+            _take_off(device)
+        raise
+    _take_off(device)
+
+
+def _is_untouched(device: str, is_blank: Callable[[int, int], bool]) -> bool:
+    with _opened(device) as (descriptor, size):
+        return is_blank(descriptor, size)
+
+
+def _take_off(device: str) -> None:
+    """Unless mkfs has written there: then it is a piece of the file system."""
+    with _opened(device) as (descriptor, size):
+        if is_marked(descriptor, size):
+            os.pwrite(descriptor, bytes(LENGTH), place(size))
 
 
 def _mark(size: int) -> bytes:
@@ -40,12 +59,13 @@ def _mark(size: int) -> bytes:
     return text.ljust(LENGTH, b"\0")
 
 
-def _write(device: str, what: Callable[[int], bytes]) -> None:
-    """On the disk when this returns: neither may mkfs overtake its mark, nor a user's data the end of it."""
-    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC | os.O_DSYNC)
+@contextmanager
+def _opened(device: str, flags: int = 0) -> Iterator[tuple[int, int]]:
+    """What is written is on the disk at once: neither may mkfs overtake its mark, nor a user's data the end
+    of it.
+    """
+    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC | os.O_DSYNC | flags)
     try:
-        size = os.lseek(descriptor, 0, os.SEEK_END)
-        if size >= SMALLEST:
-            os.pwrite(descriptor, what(size), place(size))
+        yield descriptor, os.lseek(descriptor, 0, os.SEEK_END)
     finally:
         os.close(descriptor)

@@ -174,6 +174,7 @@ class Controller(Generic[K]):
                     group.create_task(self._work(key, slots), name=f"{self.name} {key}")
 
     def _glanced(self, key: K) -> bool:
+        begun = clock.now()
         try:
             if not self._has_caught_up(key) or not self.glance(key):
                 return False
@@ -181,6 +182,7 @@ class Controller(Generic[K]):
             return False
         self.queue.forget(key)
         self.queue.done(key)
+        self._duration.observe(clock.now() - begun)
         return True
 
     def _has_caught_up(self, key: K) -> bool:

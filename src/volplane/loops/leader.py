@@ -48,6 +48,14 @@ class Election(Struct, frozen=True, kw_only=True):
     leader_election_retry_period: float = 5.0
     leader_election_labels: Mapping[str, str] = {}
 
+    def __post_init__(self) -> None:
+        if not self.leader_election:
+            return
+        if self.leader_election_lease_duration <= self.leader_election_renew_deadline:
+            raise ValueError("leaseDuration must be greater than renewDeadline")
+        if self.leader_election_renew_deadline <= self.leader_election_retry_period * JITTER:
+            raise ValueError("renewDeadline must be greater than retryPeriod*JitterFactor")
+
 
 async def lead(
     client: Client,
@@ -136,6 +144,7 @@ class _Elector:
         self._seen: LeaseSpec | None = None  # the record as last observed,
         self._seen_at = 0.0  # and when it last changed
         self._watching = False  # whether every change of it comes by itself
+        self._sent = ""  # the stamp of the record that was sent last
 
     @property
     def held(self) -> Lease:
@@ -210,7 +219,11 @@ class _Elector:
                 raise LeaseLost(f"lease {self.namespace}/{self.name} lost") from None
 
     def _deadline(self) -> float:
-        return min(clock.now() + self.renew, self._renewed_at + FIRM * self.duration)
+        return min(clock.now() + self.renew, self._renewed_at + FIRM * self._told())
+
+    def _told(self) -> float:
+        """The seconds that others see in the lease, which has whole ones."""
+        return int(self.duration) or self.duration
 
     async def _renew(self) -> None:
         while True:
@@ -258,7 +271,7 @@ class _Elector:
         self._observe(lease.spec)
 
     def _record(self, before: LeaseSpec | None) -> LeaseSpec:
-        now = clock.microstamp()
+        self._sent = now = clock.microstamp()
         mine = before is not None and before.holder_identity == self.identity
         moves = ((before.lease_transitions or 0) + (not mine)) if before else 0
         return LeaseSpec(
@@ -282,8 +295,12 @@ class _Elector:
             with suppress(Conflict):  # a renewal that was cut short has come through nevertheless
                 return await self._empty(self._held)
         lease = await self._find()
-        if lease is not None and lease.spec.holder_identity == self.identity:
+        if lease is not None and lease.spec.holder_identity == self.identity and self._wrote(lease.spec):
             await self._empty(lease)
+
+    def _wrote(self, spec: LeaseSpec) -> bool:
+        """Another of our name may hold it by now: one that was started in our place."""
+        return spec.renew_time == self._sent
 
     async def _empty(self, lease: Lease) -> None:
         now = clock.microstamp()

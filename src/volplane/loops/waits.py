@@ -79,11 +79,8 @@ def _bound(path: str) -> socket.socket:
     try:
         with short_path(path) as short:
             _gone(path)
-            before = os.umask(0o177)
-            try:
-                made.bind(short)
-            finally:
-                os.umask(before)
+            made.bind(short)
+            os.chmod(short, 0o600)  # before it listens: until then nobody can connect
     except BaseException:
         made.close()
         raise

@@ -141,6 +141,7 @@ class Common(Election, frozen=True, kw_only=True):
     feature_gates: Mapping[str, bool] = {}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.http_endpoint and self.metrics_address:
             raise ValueError("only one of `--metrics-address` and `--http-endpoint` can be set.")
 

@@ -8,7 +8,7 @@ the body itself (duplicate members, unknown members of a JSON Patch operation) g
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct, json
+from msgspec import Struct, json, to_builtins
 
 from volplane.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMediaType
 from volplane.api.kinds import Kind
@@ -53,9 +53,11 @@ class Reading(Struct):
     members: Map | None = None  # what it says about members of the object; None: it may change any of them
 
     def applied_to(self, current: Map) -> Map:
-        """The object (wire form) after the patch. `current` is left as it is."""
+        """The object (wire form) after the patch. `current` is left as it is, and so is the patch: what
+        comes out holds pieces of a copy, and is changed by whoever gets it.
+        """
         try:
-            return _PATCHES[self.style](self.kind, current, self.document)
+            return _PATCHES[self.style](self.kind, current, to_builtins(self.document))
         except RecursionError as error:
             raise BadRequest("exceeded max depth") from error
 

@@ -26,9 +26,8 @@ class Asker(Controller[str]):
         self.resync = settings.resync_period
         super().__init__(client, events=events)
         self.driver, self.settings = driver, settings
-        self._slow: dict[
-            str, float
-        ] = {}  # by a claim's uid: until when the driver is believed that it cannot
+        # By a claim's uid: until when the driver is believed that it cannot.
+        self._slow: dict[str, float] = {}
 
     async def call(self, method: str, request: Message, volume: PersistentVolume) -> Any:
         subject = f"pv/{volume.name}"

@@ -37,6 +37,7 @@ os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.envir
 
 pytest_addoption, pytest_configure = second_look.pytest_addoption, second_look.pytest_configure
 pytest_collection_modifyitems = withheld.pytest_collection_modifyitems
+pytest_collection_finish = withheld.pytest_collection_finish
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -99,8 +100,9 @@ def _read(path: Path) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_leaks() -> Iterator[None]:
+def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """The suite leaves the machine as it found it."""
     yield
+    withheld.end_guest(request.session)
     assert not (left := _leaks()), f"the suite leaves behind: {left}"
     shutil.rmtree(PLACE, ignore_errors=True)

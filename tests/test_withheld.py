@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import guest_kernel, machine
+from tests.support.up import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.peer(guest_kernel.PROGRAM)]
 
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFTEST = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.support.withheld import pytest_collection_modifyitems
+from tests.support.withheld import pytest_collection_finish, pytest_collection_modifyitems
 """
 SKIPPED_IN_THERE = """
 import pytest
@@ -27,6 +28,22 @@ from tests.support.withheld import CAP_SYS_RESOURCE, has_capability
 @pytest.mark.capability(CAP_SYS_RESOURCE)
 def test_it():
     pytest.skip(f"capable: {has_capability(CAP_SYS_RESOURCE)}")
+"""
+BROKEN_OFF = """
+import os, signal, tempfile
+from pathlib import Path
+import pytest
+from tests.support import machine
+from tests.support.withheld import CAP_SYS_RESOURCE
+
+def test_before():
+    (guest,) = Path(tempfile.gettempdir()).glob("guest-*")
+    assert machine.processes(guest)
+    os.kill(os.getpid(), signal.SIGINT)
+
+@pytest.mark.capability(CAP_SYS_RESOURCE)
+def test_it():
+    pass
 """
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -47,19 +64,38 @@ def test_the_guest_has_the_machines_files_and_cannot_write_them(tmp_path: Path) 
 
 
 def test_a_guest_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    with pytest.raises(guest_kernel.GuestDied, match="not done after 1s"):
-        guest_kernel.run(["sleep", "1000"], directory=tmp_path, env=ENV, seconds=1)
-    assert machine.processes(Path(tempfile.gettempdir())) == {}
+    with guest_kernel.Guest(["sleep", "1000"], directory=tmp_path, env=ENV, seconds=1) as guest:
+        with pytest.raises(guest_kernel.GuestDied, match="not done after 1s"):
+            guest.done()
+        assert machine.processes(guest.exchange)
+    wait_until("all its processes are gone", lambda: not machine.processes(guest.exchange))
+    assert not guest.exchange.exists()
 
 
 def test_a_test_that_the_guest_skips_has_not_passed(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST.format(root=str(ROOT)))
-    (tmp_path / "test_it.py").write_text(SKIPPED_IN_THERE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = capability\naddopts = -rs\n")
-    command = ["setpriv", "--bounding-set", "-sys_resource", sys.executable, "-m", "pytest", "-q"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1, done.stdout
+    done = run_without_the_capability(SKIPPED_IN_THERE, tmp_path)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
     assert "in the guest kernel:" in done.stdout
     assert "capable: True" in done.stdout
+
+
+def test_a_run_that_is_broken_off_before_it_needs_its_guest_ends_it(tmp_path: Path) -> None:
+    done = run_without_the_capability(BROKEN_OFF, tmp_path)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+    wait_until("all its processes are gone", lambda: not machine.processes(tmp_path))
+    assert not list(tmp_path.glob("guest-*"))
+
+
+def run_without_the_capability(tests: str, place: Path) -> subprocess.CompletedProcess[str]:
+    (place / "conftest.py").write_text(CONFTEST.format(root=str(ROOT)))
+    (place / "test_it.py").write_text(tests)
+    (place / "pytest.ini").write_text("[pytest]\nmarkers = capability\naddopts = -rs\n")
+    command = ["setpriv", "--bounding-set", "-sys_resource", sys.executable, "-m", "pytest", "-q"]
+    return subprocess.run(
+        [*command, "-p", "no:cacheprovider"],
+        cwd=place,
+        env=os.environ | {"TMPDIR": str(place)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -12,14 +12,16 @@ import shlex
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tests.support import peers
 
 PROGRAM = "linux.uml"
 MEMORY = "2G"
+NICE = 5  # it runs beside the tests: they go first, and it still gets on
 HIDDEN = (Path("/dev"), Path("/run"), Path("/tmp"))  # the machine's; the guest has its own
 
 INIT = """#!/bin/sh
@@ -63,40 +65,72 @@ class Done(NamedTuple):
     output: str
 
 
-def run(
-    command: Sequence[str],
-    *,
-    directory: Path,
-    env: Mapping[str, str],
-    shown: Iterable[Path] = (),
-    seconds: float = 600.0,
-) -> Done:
-    """Run it there, to its end. Of the machine's /tmp the guest has that directory, and what is `shown`."""
-    with tempfile.TemporaryDirectory(prefix="guest-") as place:
-        exchange = Path(place)
-        (init := exchange / "init").write_text(
+class Guest:
+    """A command under way in there. Of the machine's /tmp it has that directory, and what is `shown`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        directory: Path,
+        env: Mapping[str, str],
+        shown: Iterable[Path] = (),
+        seconds: float = 1200.0,
+    ) -> None:
+        self._place = tempfile.TemporaryDirectory(prefix="guest-")
+        self.exchange = Path(self._place.name)
+        (init := self.exchange / "init").write_text(
             INIT.format(
                 shown=shlex.join(map(str, sorted(_hidden([directory, *shown])))),
-                exchange=shlex.quote(place),
+                exchange=shlex.quote(self._place.name),
                 directory=shlex.quote(str(directory)),
                 environment=shlex.join(f"{name}={value}" for name, value in env.items()),
                 command=shlex.join(command),
             )
         )
         init.chmod(0o700)
-        _boot(init, exchange, seconds)
+        self.seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._process = _boot(init, self.exchange)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def done(self) -> Done:
+        """What has become of it, once it has ended; it is not waited for beyond its time."""
         try:
-            code = int((exchange / "code").read_text())
+            self._process.wait(max(0.0, self._until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise GuestDied(f"not done after {self.seconds:g}s\n{_said(self.exchange)}") from None
+        try:
+            code = int((self.exchange / "code").read_text())
         except (FileNotFoundError, ValueError) as error:
-            raise GuestDied(_said(exchange)) from error
-        return Done(code, (exchange / "output").read_text(errors="replace"))
+            raise GuestDied(_said(self.exchange)) from error
+        return Done(code, (self.exchange / "output").read_text(errors="replace"))
+
+    def end(self) -> None:
+        """Whatever it is doing; twice is no harm."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._place.cleanup()
+
+
+def run(
+    command: Sequence[str], *, directory: Path, env: Mapping[str, str], shown: Iterable[Path] = ()
+) -> Done:
+    with Guest(command, directory=directory, env=env, shown=shown) as guest:
+        return guest.done()
 
 
 def _hidden(paths: Iterable[Path]) -> set[Path]:
     return {path for path in paths if any(path.is_relative_to(place) for place in HIDDEN)}
 
 
-def _boot(init: Path, exchange: Path, seconds: float) -> None:
+def _boot(init: Path, exchange: Path) -> subprocess.Popen[bytes]:
     arguments = (
         *(f"mem={MEMORY}", "rootfstype=hostfs", "root=/dev/root", "ro", f"init={init}", "quiet"),
         *(f"uml_dir={exchange}/uml", "con=null", "con0=null,fd:1"),
@@ -104,22 +138,14 @@ def _boot(init: Path, exchange: Path, seconds: float) -> None:
     # Its memory is a file, below TMPDIR if that is set: else in /dev/shm, which is faster.
     env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     with (exchange / "console").open("wb") as console:
-        guest = subprocess.Popen(
-            [peers.path(PROGRAM), *arguments],
+        return subprocess.Popen(
+            ["nice", "-n", str(NICE), peers.path(PROGRAM), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
             env=env,
             start_new_session=True,  # each process of the guest is one of the machine's, in this session
         )
-        try:
-            guest.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise GuestDied(f"not done after {seconds:g}s\n{_said(exchange)}") from None
-        finally:
-            if guest.poll() is None:
-                os.killpg(guest.pid, signal.SIGKILL)
-                guest.wait()
 
 
 def _said(exchange: Path) -> str:

@@ -1,7 +1,8 @@
 """Tests that need more than this machine gives to root: `@pytest.mark.capability(CAP_SYS_RESOURCE)`.
 
 Where the capability is there they run like any other. Where it is not, the same test runs in a guest kernel:
-here its place is taken by an item that passes if the test has passed in there.
+here its place is taken by an item that passes if the test has passed in there. The guest is started, for all
+such tests together, when it is known which tests are run, and waited for when the first of them has its turn.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from tests.support import guest_kernel, peers
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOWER = "5"
+SLOWER = "10"
 CAP_SYS_RESOURCE = 24  # the kernel asks for it before it grows a mounted ext4
 
 
@@ -30,6 +31,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [InGuest.of(item) if _is_withheld(item) else item for item in items]
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    names = [item.nodeid for item in session.items if isinstance(item, InGuest)]
+    if names and not session.config.option.collectonly and peers.find(guest_kernel.PROGRAM):
+        guest = session.stash[GUEST] = _guest(names, session.config.rootpath)
+        session.config.add_cleanup(guest.end)  # also when the run is broken off
+
+
+def end_guest(session: pytest.Session) -> None:
+    """Before somebody looks for what is left: those tests may never have had their turn."""
+    if GUEST in session.stash:
+        session.stash[GUEST].end()
+
+
 def _is_withheld(item: pytest.Item) -> bool:
     numbers = (mark.args[0] for mark in item.iter_markers("capability"))
     return os.geteuid() == 0 and not all(map(has_capability, numbers))
@@ -39,7 +53,8 @@ class NotPassed(Exception):
     pass
 
 
-TOLD = pytest.StashKey[str]()  # what pytest has printed in the guest, which runs all such tests in one go
+GUEST = pytest.StashKey[guest_kernel.Guest]()
+TOLD = pytest.StashKey[str]()  # what pytest has printed in there
 
 
 class InGuest(pytest.Item):
@@ -57,8 +72,7 @@ class InGuest(pytest.Item):
 
     def runtest(self) -> None:
         if TOLD not in self.session.stash:
-            names = [item.nodeid for item in self.session.items if isinstance(item, InGuest)]
-            self.session.stash[TOLD] = _told_in_guest(names, self.config.rootpath)
+            self.session.stash[TOLD] = _told_by(self.session.stash[GUEST])
         told = self.session.stash[TOLD]
         said = {line.split(" - ")[0] for line in told.splitlines()}
         # Skipped in there, it has shown nothing; if it leaves something behind, it is an ERROR, too.
@@ -74,14 +88,19 @@ class InGuest(pytest.Item):
         return self.test.reportinfo()
 
 
-def _told_in_guest(names: list[str], directory: Path) -> str:
+def _guest(names: list[str], directory: Path) -> guest_kernel.Guest:
     env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
-    try:
-        return guest_kernel.run(
-            [sys.executable, "-B", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *names],
-            directory=directory,
-            env=env | {"VOLPLANE_PATIENCE": SLOWER},
-            shown=[ROOT, Path(sys.prefix), peers.BIN],
-        ).output
-    except guest_kernel.GuestDied as died:
-        return str(died)
+    return guest_kernel.Guest(
+        [sys.executable, "-B", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *names],
+        directory=directory,
+        env=env | {"VOLPLANE_PATIENCE": SLOWER},
+        shown=[ROOT, Path(sys.prefix), peers.BIN],
+    )
+
+
+def _told_by(guest: guest_kernel.Guest) -> str:
+    with guest:
+        try:
+            return guest.done().output
+        except guest_kernel.GuestDied as died:
+            return str(died)

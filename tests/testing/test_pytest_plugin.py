@@ -21,25 +21,23 @@ PATIENCE = 600  # seconds: other tests may have the machine
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
-def start(python: str, *arguments: str) -> subprocess.Popen[str]:
-    """A pytest for the example's driver, which needs the same modules in its container."""
+def outcome(python: str, *arguments: str) -> tuple[dict[str, int], str]:
+    """Of a pytest for the example's driver, which needs the same modules in its container."""
     line = f"PYTHONPATH={DEPENDENCIES} {python} driver.py $CSI_ENDPOINT $NODE_ID $SHARED_DIR"
     flags = ["-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={EXAMPLE}", "-rA"]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))}
-    return subprocess.Popen(
+    done = subprocess.run(
         [python, "-m", "pytest", *flags, "--csi-driver-command", line, *arguments],
         cwd=EXAMPLE,
-        env=env,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        timeout=PATIENCE,
+        check=False,
     )
-
-
-def outcome(process: subprocess.Popen[str]) -> tuple[dict[str, int], str]:
-    text, _ = process.communicate(timeout=PATIENCE)
-    last = text.strip().splitlines()[-1]
-    return {what.rstrip("s"): int(n) for n, what in re.findall(r"(\d+) (passed|failed|errors?)", last)}, text
+    last = done.stdout.strip().splitlines()[-1]
+    found = re.findall(r"(\d+) (passed|failed|errors?)", last)
+    return {what.rstrip("s"): int(n) for n, what in found}, done.stdout
 
 
 DISORDERLY = """
@@ -129,11 +127,11 @@ def test_the_wheel_brings_the_fixtures_and_workers_of_xdist_run_side_by_side(
     disorderly = tmp_path / "test_disorderly.py"
     disorderly.write_text(DISORDERLY)
     xdist = ("-v", "-n", "2")
-    both = [start(clean, *xdist, "test_driver.py"), start(clean, *xdist, "--dist=each", str(disorderly))]
-    (example, text), (disorder, words) = map(outcome, both)
+    example, text = outcome(clean, *xdist, "test_driver.py")
     assert example == {"passed": 6}, text
     assert re.search(r"\[gw0\].*PASSED", text), text
     assert re.search(r"\[gw1\].*PASSED", text), text
+    disorder, words = outcome(clean, *xdist, "--dist=each", str(disorderly))
     assert disorder == {"passed": 8, "error": 2}, words  # the same on both workers
     assert "the test leaves behind:" in words
     assert "kubernetes.io~csi/y/mount" in words

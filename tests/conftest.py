@@ -72,11 +72,9 @@ def _leaks() -> dict[str, list[str]]:
     """Mounts, bound loop devices, processes and networks of this run that are still there."""
     table = Path("/proc/self/mountinfo").read_text().splitlines()
     mounts = [line.split()[4] for line in table if PLACE in line]
-    bound = Path("/sys/block").glob("loop*/loop/backing_file")
-    loops = [f"{p.parent.parent.name} ({text})" for p in bound if PLACE in (text := _read(p))]
     found = {
         "mounts": mounts,
-        "loop devices": loops,
+        "loop devices": machine.loop_devices(Path(PLACE)),
         "processes": list(_processes()),
         "networks": machine.interfaces(Path(PLACE)),
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import elsewhere
 from tests.support.withheld import CAP_SYS_RESOURCE
 from volplane.host import (
     UNKNOWN,
@@ -64,6 +65,40 @@ async def test_a_device_that_belongs_to_another_file_by_now_is_left_alone(
             await host.loop_detach(device, str(room / "disk-0.img"))
     (room / "disk-0.img").unlink()
     assert await host.loop_detach(device, str(room / "disk-0.img"))
+
+
+async def test_a_device_of_another_namespace_is_found_and_detached(host: Host, room: Path) -> None:
+    file = room / "inner" / "elsewhere.img"
+    file.parent.mkdir()
+    file.touch()
+    os.truncate(file, 1 << 20)
+    with elsewhere.bound(file) as (device, _):
+        assert not (await host.loops())[device].startswith(str(room))
+        assert await host.loops_below(str(room)) == {device: str(file)}
+        with pytest.raises(DeviceBusy):
+            await host.loop_detach(device, str(file))
+    assert await host.loops_below(str(room)) == {device: str(file)}
+    assert await host.loop_detach(device, str(file))
+    assert await host.loops_below(str(room)) == {}
+
+
+async def test_what_is_mounted_from_elsewhere_is_not_below_a_directory(host: Host, room: Path) -> None:
+    own, others = room / "own", room / "others"
+    for place in (own / "self", own / "foreign", others):
+        place.mkdir(parents=True)
+    for file in (own / "self" / "same.img", others / "same.img"):
+        file.touch()
+        os.truncate(file, 1 << 20)
+    await host.make_shared(str(own / "self"))  # on its own place, as a node's directory
+    await host.bind(str(others), str(own / "foreign"))
+    with (
+        elsewhere.bound(own / "self" / "same.img") as (mine, _),
+        elsewhere.bound(others / "same.img") as (theirs, _),
+    ):
+        assert mine != theirs  # though both were bound by the same name
+    assert await host.loops_below(str(own)) == {mine: str(own / "self" / "same.img")}
+    assert await host.loop_detach(mine, str(own / "self" / "same.img"))
+    assert await host.loop_detach(theirs, str(others / "same.img"))
 
 
 async def test_a_mounted_device_is_not_detached(host: Host, room: Path, disk: Disk) -> None:

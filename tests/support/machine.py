@@ -27,7 +27,9 @@ def loop_devices(directory: Path) -> list[str]:
 
 
 def _bound(directory: Path) -> list[tuple[str, str]]:
-    return [(d, f.removesuffix(devices.DELETED)) for d, f in devices.loops().items() if str(directory) in f]
+    """Also where the kernel names the file as the container saw it that bound it."""
+    named = {d: f.removesuffix(devices.DELETED) for d, f in devices.loops().items() if str(directory) in f}
+    return list({**named, **devices.loops_below(str(directory))}.items())
 
 
 def interfaces(directory: Path) -> list[str]:

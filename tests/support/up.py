@@ -237,13 +237,6 @@ class Up:
         """Mounts, loop devices and networks that belong to this cluster's directory."""
         place = str(self.directory)
         mounts = [m for m in Path("/proc/self/mountinfo").read_text().splitlines() if place in m]
-        loops = []
-        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-            try:
-                held = backing.read_text().strip()
-            except OSError:
-                continue
-            if place in held:
-                loops.append(f"{backing.parent.parent.name} {held}")
+        loops = machine.loop_devices(self.directory)
         found = {"mounts": mounts, "loop devices": loops, "networks": machine.interfaces(self.directory)}
         return {what: left for what, left in found.items() if left}

@@ -137,17 +137,22 @@ async def test_our_driver_of_disks_passes(tmp_path: Path) -> None:
 
 
 async def test_our_driver_of_shared_directories_passes_in_a_cluster() -> None:
-    run = await driven(shared_directories(), cases=[c for c in ALL if c.whole], skip="killed during")
+    # The roles are killed around the driver of disks, and around the correct one.
+    run = await driven(
+        shared_directories(), cases=[c for c in ALL if c.whole and not c.apart], skip="killed during"
+    )
     assert wrong(run) == {}
-    assert {"cluster/moves to another node", "cluster/node killed at NodePublishVolume"} <= {*passed(run)}
+    assert "cluster/moves to another node" in passed(run)
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one process", "processes"])
 async def test_our_driver_of_disks_passes_in_a_cluster(tmp_path: Path, apart: bool) -> None:
     world, cases = "a" if apart else "w", [c for c in ALL if c.whole and c.apart is apart]
     async with disks(tmp_path / "cloud", tmp_path / "b", world=world) as brought:
-        run = await driven(brought, tmp_path / "b", cases=cases)
+        # The correct driver runs everything, by the command.
+        run = await driven(brought, tmp_path / "b", cases=cases, skip="killed after")
     assert wrong(run) == {}
+    assert not apart or "cluster/node killed at NodePublishVolume" in passed(run)
     assert [r.reason for r in run.results if r.verdict is Verdict.SKIPPED] == []
 
 

@@ -64,6 +64,12 @@ def test_one_name_is_one_volume() -> None:
     assert words(made("x", 0), made("y", 2)) == ["pvc-1 was made 2 times: x, y"]
 
 
+def test_volumes_are_known_by_the_name_that_was_asked_for_and_by_their_id() -> None:
+    answered = call("CreateVolume", 0, 1, {"name": "pvc-1"}, {"volume": {"volume_id": "x"}})
+    lost = call("CreateVolume", 2, 3, {"name": "pvc-2"}, code="UNAVAILABLE")
+    assert ledger.volumes([answered, lost, publish("a", 4, 5)]) == {"pvc-1", "x", "pvc-2"}
+
+
 def test_what_was_there_before_is_not_left() -> None:
     before = Tally(mounts=frozenset({"/a"}), volumes=frozenset({"v"}))
     after = Tally(mounts=frozenset({"/a", "/b"}), volumes=frozenset(), snapshots=frozenset({"s"}))

@@ -46,6 +46,11 @@ CAUGHT = {
         "CSI: NodePublishVolume",
         "times in the same words",
     ),
+    "keeps-the-device": (
+        "cluster/driver killed after NodeUnstageVolume",
+        "CSI: NodeUnstageVolume",
+        "is still bound after everything is deleted",
+    ),
     "group-forgets-a-volume": (
         "group snapshot/data",
         "CSI: CreateVolumeGroupSnapshot",

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from volplane.base import failpoint
+from volplane.host import mounts
+from volplane.host.mounts import MountEntry
 
 _LOOP_CLR_FD, _LOOP_SET_STATUS64, _LOOP_GET_STATUS64 = 0x4C01, 0x4C04, 0x4C05
 _LOOP_SET_CAPACITY, _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE = 0x4C07, 0x4C0A, 0x4C82
@@ -44,9 +46,11 @@ class DeviceBusy(OSError):
 def loop_attach(file: str, *, readonly: bool = False, direct: bool = False) -> str:
     """Bind `file` to a loop device; a file that is bound already keeps its device."""
     file = os.path.realpath(file)
+    there = os.stat(file)
     with _binding:
         for device, backing in loops().items():
-            if backing == file:
+            # In another mount namespace another file may have the name.
+            if backing == file and _inode(device) == (there.st_dev, there.st_ino):
                 return device
         return _bind_free(file, readonly, direct)
 
@@ -111,7 +115,24 @@ def loop_detach(device: str, file: str = "") -> bool:
 
 
 def _is_of(device: str, file: str) -> bool:
-    return backing_file(device).removesuffix(DELETED) == os.path.realpath(file)
+    if backing_file(device).removesuffix(DELETED) == os.path.realpath(file):
+        return True
+    try:
+        there = os.stat(file)
+    except OSError:
+        return False
+    return _inode(device) == (there.st_dev, there.st_ino)
+
+
+def _inode(device: str) -> tuple[int, int] | None:
+    """Device and inode of the file behind it: the same in all namespaces, as its name is not."""
+    buffer = bytearray(_INFO.size)
+    try:
+        with _opened(device, os.O_RDONLY) as loop:
+            fcntl.ioctl(loop, _LOOP_GET_STATUS64, buffer)
+    except OSError:  # not bound any more
+        return None
+    return _INFO.unpack(buffer)[:2]
 
 
 def _refuse_if_others_hold(loop: int, device: str) -> None:
@@ -142,6 +163,55 @@ def loops() -> dict[str, str]:
         if name.startswith("loop") and (file := _backing(name)):
             bound[f"/dev/{name}"] = file
     return bound
+
+
+def loops_below(directory: str) -> dict[str, str]:
+    """Bound loop devices whose files are below the directory, and these, as they are named here.
+
+    Where a device was bound in another mount namespace, the kernel tells that one's name of the file, or what
+    is left of it when the namespace has ended; the file's own name is the same, and its inode decides. A
+    file that was deleted is found only where the kernel's name for it is ours.
+    """
+    directory = os.path.realpath(directory)
+    bound = {device: file.removesuffix(DELETED) for device, file in loops().items()}
+    found = {device: file for device, file in bound.items() if file.startswith(f"{directory}/")}
+    # Only those are opened that may be ours: who detaches a device finds it busy meanwhile.
+    others = {device: os.path.basename(file) for device, file in bound.items() if device not in found}
+    if not others:
+        return found
+    files = _inodes(directory, set(others.values()))
+    names = {os.path.basename(file) for file in files.values()}
+    for device in (device for device, name in others.items() if name in names):
+        if file := files.get(_inode(device)):
+            found[device] = file
+    return found
+
+
+def _inodes(directory: str, names: set[str]) -> dict[tuple[int, int] | None, str]:
+    """Of files with such names below the directory, without what is mounted there from elsewhere."""
+    found: dict[tuple[int, int] | None, str] = {}
+    foreign = _foreign(directory)
+    for place, inner, files in os.walk(directory):
+        inner[:] = [name for name in inner if f"{place}/{name}" not in foreign]
+        for path in (f"{place}/{name}" for name in names.intersection(files)):
+            with suppress(OSError):  # it went while we looked
+                if path not in foreign and stat.S_ISREG((there := os.lstat(path)).st_mode):
+                    found[there.st_dev, there.st_ino] = path
+    return found
+
+
+def _foreign(directory: str) -> set[str]:
+    table = mounts.read_table()
+    known = {entry.id: entry for entry in table}
+    return {e.target for e in table.under(directory) if not _is_of_itself(e, known.get(e.parent))}
+
+
+def _is_of_itself(entry: MountEntry, parent: MountEntry | None) -> bool:
+    """A directory on its own place, as a node's is: nothing else is below it than without it."""
+    if parent is None or entry.device != parent.device:
+        return False
+    here = os.path.relpath(entry.target, parent.target)
+    return os.path.normpath(os.path.join(parent.root, here)) == entry.root
 
 
 def backing_file(device: str) -> str:

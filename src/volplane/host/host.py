@@ -94,6 +94,10 @@ class Host:
     async def loops(self) -> dict[str, str]:
         return await self.call(devices.loops)
 
+    async def loops_below(self, directory: str) -> dict[str, str]:
+        """Whose files are there, in whatever mount namespace they were bound."""
+        return await self.call(devices.loops_below, directory)
+
     async def backing_file(self, device: str) -> str:
         return await self.call(devices.backing_file, device)
 

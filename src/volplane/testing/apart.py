@@ -8,7 +8,9 @@ made by those processes; they write them down, and we read them back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,8 +30,13 @@ CONTROL_PLANE = ("apiserver", "controller-manager", "scheduler")
 LISTEN = 1.0  # seconds between two looks at the calls, to find a driver that only refuses
 PAUSE = 0.05  # seconds, while the API server starts again
 
+REMOVING = 60.0  # seconds for the pod that outlives all cases
+
+log = logging.getLogger(__name__)
+
 R = TypeVar("R")
 T = TypeVar("T", bound=Resource)
+Make = Callable[[Whole], Awaitable[tuple[str, str, str]]]  # claim, pod, and the checksum of what it wrote
 
 
 class Roles(Separate):
@@ -134,22 +141,41 @@ class Apart(Whole):
 
     # --- a container that is to outlive them all
 
-    async def witness(self, make: Callable[[Whole], Awaitable[tuple[str, str, str]]]) -> Witness:
-        """A pod on worker-1 that has written, and goes on: one for all cases."""
+    @asynccontextmanager
+    async def witness(
+        self, make: Callable[[Whole], Awaitable[tuple[str, str, str]]]
+    ) -> AsyncIterator[Witness]:
+        """A pod on worker-1 that has written, and goes on: one for all cases, until one fails.
+
+        What has failed may have hurt it, so it goes with that case, and the next has one of its own.
+        """
         if self._witness is None:
             claim, pod, told = await make(self)
             self._known -= {(PersistentVolumeClaim, claim), (Pod, pod)}  # it outlives the case
             self._witness = Witness(self, claim, pod, told)
-            await self._witness.look()
-        return self._witness
+        mine = self._witness
+        try:
+            if not mine.seen:
+                await mine.look()
+            yield mine
+        except BaseException:
+            self._witness = None
+            self._known |= {(PersistentVolumeClaim, mine.claim), (Pod, mine.pod)}
+            raise
 
     _witness: Witness | None = None
 
     async def _without_witness(self) -> None:
-        if self._witness is not None:
-            async with asyncio.timeout(60.0):
+        if self._witness is None:
+            return
+        try:
+            async with asyncio.timeout(REMOVING):
                 await self.remove_pod(self._witness.pod)
                 await self.remove_claim(self._witness.claim)
+        except (Broken, TimeoutError) as error:
+            # What the cases have found counts none the less; the machine is given back by force.
+            why = str(error) or f"not within {REMOVING:g} s: {self.waiting}"
+            log.error("pod %s and its volume cannot be removed: %s", self._witness.pod, why)
 
 
 class Witness:
@@ -157,14 +183,19 @@ class Witness:
         self._world, self.claim, self.pod, self.told = world, claim, pod, told
         self._process: tuple[int, int] = (0, 0)
 
+    @property
+    def seen(self) -> bool:
+        return self._process != (0, 0)
+
     async def look(self) -> None:
         """It runs, as the process that it has been all the time. Raises Broken."""
         pod = self._world.get_pod(self.pod)
-        assert pod is not None
+        if pod is None:
+            raise Broken(f"pod {self.pod} is gone, and nobody has deleted it")
         now = await self._world.cluster.host.call(self._found, pod.uid)
         if now is None:
             raise Broken(f"the container of pod {self.pod} has ended with the node's process")
-        if self._process not in ((0, 0), now):
+        if self.seen and self._process != now:
             raise Broken(f"the container of pod {self.pod} was started again: process {now[0]}")
         self._process = now
 

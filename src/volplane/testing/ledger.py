@@ -46,6 +46,14 @@ def made_twice(calls: Iterable[Call]) -> Iterator[Wrong]:
             yield Wrong(f"{name} was made {len(ids)} times: {', '.join(ids)}", method)
 
 
+def volumes(calls: Iterable[Call]) -> set[str]:
+    """Names and ids of those that were asked for."""
+    made = [call for call in calls if call.method == "CreateVolume"]
+    names = {json.loads(call.request).get("name", "") for call in made}
+    ids = {json.loads(call.response).get("volume", {}).get("volume_id", "") for call in made if call.response}
+    return (names | ids) - {""}
+
+
 def attached_twice(calls: Iterable[Call]) -> Iterator[Wrong]:
     """A volume for one node is attached to one."""
     places: dict[str, set[str]] = defaultdict(set)

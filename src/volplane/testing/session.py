@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import tempfile
 import time
@@ -25,6 +26,8 @@ from volplane.testing.promises import Promises
 from volplane.testing.report import Run
 from volplane.testing.runner import Result, Settings
 from volplane.testing.whole import Whole
+
+log = logging.getLogger(__name__)
 
 Told = Callable[[Result], None]
 
@@ -113,7 +116,9 @@ async def place(given: Path | None = None) -> AsyncIterator[Path]:
 
 
 def _remove(directory: Path) -> None:
-    if not read_table().under(str(directory)):
+    if left := [entry.target for entry in read_table().under(str(directory))]:
+        log.error("%s is not removed: still mounted there: %s", directory, ", ".join(left))
+    else:
         shutil.rmtree(directory, ignore_errors=True)
 
 

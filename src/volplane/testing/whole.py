@@ -8,7 +8,9 @@ found comes back in a directory that all pods share with us.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -28,7 +30,8 @@ from volplane.cluster.separate import Separate
 from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Tap
 from volplane.host import Host
-from volplane.testing import asking, killing, specs
+from volplane.host.devices import DELETED
+from volplane.testing import asking, killing, ledger, specs
 from volplane.testing.case import Broken, NotPromised
 from volplane.testing.ledger import Tally
 from volplane.testing.promises import Promises
@@ -39,8 +42,11 @@ from volplane.testing.waiting import until
 NAMESPACE = "default"
 CLEARING = 30.0  # seconds; what is not gone by then is taken away by force
 RESTART = 0.5  # seconds before a driver that was killed is started again, at most
+RELEASES, RELEASE_PAUSE = 20, 0.1  # a device is busy until the last process of its container is gone
 _RETRYING = ("provisioner", "attacher", "resizer", "snapshotter")
 KUBELET_PARTS = ("pods", "plugins/kubernetes.io/csi")
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Resource)
 R = TypeVar("R")
@@ -92,18 +98,24 @@ class Whole:
         return Cluster(self._settings, self._brought)
 
     async def _start(self) -> None:
-        self.cluster = await self._composed().__aenter__()
+        self.cluster = self._composed()
         try:
+            await self.cluster.__aenter__()
             await self.cluster.ready()
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Node):
                 await self.client.cache(kind).synced()
         except BaseException:
-            await self.cluster.__aexit__()
+            await self._ended()
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        await self.cluster.__aexit__()
-        await self._swept()
+        await self._ended()
+
+    async def _ended(self) -> None:
+        try:
+            await self.cluster.__aexit__()
+        finally:
+            await self._swept()
 
     async def _swept(self) -> None:
         """A driver that does not let go keeps its node from ending well: the machine is given back."""
@@ -111,8 +123,20 @@ class Whole:
         try:
             for member in self.cluster.members:
                 await power.lose(member.root, host)
+            await self._released(host)
         finally:
             await host.close()
+
+    async def _released(self, host: Host) -> None:
+        bound = await self._devices(host)
+        for _ in range(RELEASES):
+            for device, file in bound.items():
+                with suppress(OSError):
+                    await host.loop_detach(device, file)
+            if not (bound := await self._devices(host)):
+                return
+            await asyncio.sleep(RELEASE_PAUSE)
+        log.error("still bound, and somebody uses them: %s", ", ".join(sorted(bound)))
 
     @property
     def client(self) -> Any:
@@ -372,12 +396,19 @@ class Whole:
         return [e.target for place in places for e in table.under(place) if any(m in e.target for m in mine)]
 
     async def tally(self) -> Tally:
-        loops = await self.cluster.host.loops()
-        mine = (
-            f"{device} ({file})" for device, file in loops.items() if file.startswith(f"{self.directory}/")
-        )
+        loops = await self._devices(self.cluster.host)
+        mine = (f"{device} ({file})" for device, file in loops.items())
         volumes, snapshots = await asking.listed(self.promises, self.calls(), str(self.directory))
         return Tally(frozenset(await self.left()), frozenset(mine), volumes, snapshots)
+
+    async def _devices(self, host: Host) -> dict[str, str]:
+        """Those that are bound to our files. One that is deleted is nowhere: it had the name of a volume."""
+        found, volumes = await host.loops_below(str(self.directory)), ledger.volumes(self.calls())
+        for device, file in (await host.loops()).items():
+            path = Path(file.removesuffix(DELETED))
+            if file.endswith(DELETED) and {path.name, path.stem} & volumes:
+                found[device] = str(path)
+        return found
 
     def calls(self) -> list[Call]:
         """All that were made, in the order of their start."""

@@ -161,6 +161,13 @@ class RefusesWhatIsPublished(Blocks):
         return await super().node_publish_volume(request)
 
 
+class KeepsTheDevice(Blocks):
+    """The image is deleted, and its device stays bound."""
+
+    async def release(self, id: str) -> None:
+        return None
+
+
 MUTANTS: Mapping[str, type[Blocks]] = {
     "none": Rich,
     "not-idempotent": NotIdempotent,
@@ -177,5 +184,6 @@ MUTANTS: Mapping[str, type[Blocks]] = {
     "double-attach": DoubleAttach,
     "forgets-attachments": ForgetsAttachments,
     "refuses-what-is-published": RefusesWhatIsPublished,
+    "keeps-the-device": KeepsTheDevice,
     **RICH,
 }

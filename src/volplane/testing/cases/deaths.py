@@ -49,18 +49,18 @@ async def _stays(world: Whole) -> tuple[str, str, str]:
 def _node(method: str) -> Body:
     async def body(world: Apart) -> None:
         world.stuck.patience = SHORT
-        witness = await world.witness(_stays)
-        async with lives.accounted(world):
-            world.arm(f"node/{NODE}", *twice(f"rpc:{method}"))
-            claim = await world.claim()
-            told = await lives.written(world, claim, node=NODE)
-            await lives.same(world, claim, told, f"after its node was killed at {method}", node=NODE)
-            await world.clear()
-            left = world.unreached(f"node/{NODE}")
-            demand(not left, f"the node was never at {', '.join(left)}: {method} is not called")
-            await witness.look()
-        when = f"in a volume that was in use while its node was killed at {method}"
-        await lives.same(world, witness.claim, witness.told, when, node=NODE)
+        async with world.witness(_stays) as witness:
+            async with lives.accounted(world):
+                world.arm(f"node/{NODE}", *twice(f"rpc:{method}"))
+                claim = await world.claim()
+                told = await lives.written(world, claim, node=NODE)
+                await lives.same(world, claim, told, f"after its node was killed at {method}", node=NODE)
+                await world.clear()
+                left = world.unreached(f"node/{NODE}")
+                demand(not left, f"the node was never at {', '.join(left)}: {method} is not called")
+                await witness.look()
+            when = f"in a volume that was in use while its node was killed at {method}"
+            await lives.same(world, witness.claim, witness.told, when, node=NODE)
 
     return body
 

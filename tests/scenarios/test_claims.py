@@ -225,6 +225,7 @@ def _explained_to_others(up: Up) -> None:
     (away / "config").write_text(up.kubectl("config", "view", "--raw", "--flatten"))
     up.kubectl("config", "set-credentials", "reader", f"--token={token}", "--kubeconfig", config)
     up.kubectl("config", "set-context", "--current", "--user=reader", "--kubeconfig", config)
+    up.described("pvc", "asked", "waiting for pod asks to be scheduled")  # all that a reader has to go by
     code, told = up.explain("pvc/asked", "--kubeconfig", config)
     assert code == 3
     assert "waiting for pod asks to be scheduled" in told

@@ -75,13 +75,14 @@ class Scene:
         """Events about the object, the newest first."""
         cache = await self.all(Event, namespace=obj.namespace or "default")
         found = [
-            _heard(e)
+            (_heard(e), _written(e))
             for e in cache.all()
             if e.involved_object.uid in (obj.uid, obj.name)  # a kubelet names its node by name
             and e.involved_object.name == obj.name
             and (not reasons or e.reason in reasons)
         ]
-        return sorted(found, key=lambda h: h.at, reverse=True)
+        # Many stamps have whole seconds only: of one second, the one that was written last.
+        return [heard for heard, _ in sorted(found, key=lambda f: (f[0].at, f[1]), reverse=True)]
 
     def unknown(self) -> list[str]:
         """What the answer does not rest on."""
@@ -96,6 +97,11 @@ def _heard(event: Event) -> Heard:
     at = next((at for at in map(moment, (*stamps, event.metadata.creation_timestamp)) if at), None)
     count = series.count if series else event.count
     return Heard(at or LONG_AGO, event.type, event.reason, event.message.strip(), max(count, 1))
+
+
+def _written(event: Event) -> int:
+    revision = event.metadata.resource_version
+    return int(revision) if revision.isdigit() else 0
 
 
 def moment(text: str | None) -> datetime | None:

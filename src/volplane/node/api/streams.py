@@ -73,7 +73,7 @@ async def _converse(channels: Channels, started: Exec) -> None:
     incoming = asyncio.create_task(_feed(channels, started))
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_pump(started.stdout, channels.stdout))
+            tasks.create_task(_pump(started.stdout, channels.stdout, after_others=True))
             if started.stderr is not None:
                 tasks.create_task(_pump(started.stderr, channels.stderr))
         code = await started.wait()
@@ -104,8 +104,15 @@ async def _feed(channels: Channels, started: Exec) -> None:
     await started.close()  # the client is gone, and with it the reason to run
 
 
-async def _pump(source: Output, write: Callable[[bytes], Awaitable[None]]) -> None:
+async def _pump(
+    source: Output, write: Callable[[bytes], Awaitable[None]], *, after_others: bool = False
+) -> None:
+    """`after_others`: what is there at the same time on another output goes first. A command complains before
+    it ends its output, and a client that has seen the end may not wait for the complaint (`kubectl cp`).
+    """
     while data := await source.read():
+        if after_others:
+            await asyncio.sleep(0)
         await write(data)
 
 

@@ -166,3 +166,45 @@ async def test_a_close_while_another_task_receives_waits_for_that_task() -> None
         await asyncio.sleep(0)
         await socket.close()
         assert await receiving is None
+
+
+async def test_a_greeting_waits_until_the_peer_reads() -> None:
+    greeted: list[str] = []
+
+    async def work(socket: WebSocket) -> None:
+        await socket.greet()
+        greeted.append("greeted")
+        await echo(socket)
+
+    async with talking(work, "") as http:
+        socket = await websocket.client(http, "/")
+        await asyncio.sleep(0.05)
+        assert greeted == []
+        await socket.send(b"not lost")  # nobody reads here, but who speaks is there
+        assert await socket.receive() == b"not lost"
+        assert greeted == ["greeted"]
+        silent = await websocket.client(http, "/")
+        reading = asyncio.create_task(silent.receive())
+        while len(greeted) < 2:
+            await asyncio.sleep(0)
+        await silent.send(b"heard")
+        assert await reading == b"heard"
+        for end in (socket, silent):
+            await end.close()
+
+
+async def test_a_peer_that_never_answers_is_greeted_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(websocket, "GREETING", 0.05)
+
+    async def work(socket: WebSocket) -> None:
+        await socket.greet()
+        await socket.send(b"all the same")
+        await echo(socket)
+
+    async with talking(work, "") as http:
+        socket = await websocket.client(http, "/")
+        await asyncio.sleep(0.1)
+        assert await socket.receive() == b"all the same"
+        await socket.close()

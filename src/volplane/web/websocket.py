@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
 from volplane.web.client import Answer, Http
 from volplane.web.message import HeaderItems, Request, pairs
@@ -25,6 +25,7 @@ from volplane.web.stream import Stream
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
 MAX_MESSAGE = 32 << 20
 GOODBYE = 1.0  # seconds the peer has to return our close
+GREETING = 0.5  # seconds it has to show that it reads
 
 
 class BadHandshake(Exception):
@@ -50,6 +51,7 @@ class WebSocket:
         self._messages: deque[str | bytes] = deque()
         self._ended = asyncio.Event()
         self._receiving = False
+        self._heard_of = False  # a pong or a message has come
 
     async def send(self, data: bytes | str) -> None:
         if self._frames.state is not ConnectionState.OPEN:
@@ -61,12 +63,18 @@ class WebSocket:
         self._receiving = True
         try:
             while not self._messages and not self._ended.is_set():
-                data = await self._stream.read()
-                self._frames.receive_data(data or None)
-                await self._digest()
+                await self._take_in()
             return self._messages.popleft() if self._messages else None
         finally:
             self._receiving = False
+
+    async def greet(self) -> None:
+        """Before anybody receives: until the peer has answered a ping or spoken by itself, or a moment."""
+        await self._write(Ping())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GREETING):
+                while not self._heard_of and not self._ended.is_set():
+                    await self._take_in()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Say goodbye and wait a moment for the peer's."""
@@ -87,11 +95,19 @@ class WebSocket:
             self._stream.put(self._frames.send(CloseConnection(code=code)))
         self._end()
 
+    async def _take_in(self) -> None:
+        data = await self._stream.read()
+        self._frames.receive_data(data or None)
+        await self._digest()
+
     async def _digest(self) -> None:
         for event in self._frames.events():
             match event:
                 case TextMessage() | BytesMessage():
+                    self._heard_of = True
                     await self._gather(event)
+                case Pong():
+                    self._heard_of = True
                 case Ping():
                     await self._write(event.response())
                 case CloseConnection():

@@ -55,6 +55,8 @@ class WebSocketChannels:
         # The lowest output channel first: clients take it as the sign that the conversation has begun.
         lowest = next((c for c, name in ((STDOUT, "output"), (STDERR, "error")) if self._asked(name)), ERROR)
         await self._socket.send(bytes([lowest]))
+        # kubectl before 1.35 reads before it knows its own channels, and throws away what comes too soon.
+        await self._socket.greet()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -168,28 +168,27 @@ async def test_a_close_while_another_task_receives_waits_for_that_task() -> None
         assert await receiving is None
 
 
-async def test_a_greeting_waits_until_the_peer_reads() -> None:
-    greeted: list[str] = []
+async def test_a_greeting_waits_until_the_peer_reads_or_speaks() -> None:
+    greeted = asyncio.Queue[None]()
 
     async def work(socket: WebSocket) -> None:
         await socket.greet()
-        greeted.append("greeted")
+        greeted.put_nowait(None)
         await echo(socket)
 
     async with talking(work, "") as http:
-        socket = await websocket.client(http, "/")
+        speaks = await websocket.client(http, "/")
         await asyncio.sleep(0.05)
-        assert greeted == []
-        await socket.send(b"not lost")  # nobody reads here, but who speaks is there
-        assert await socket.receive() == b"not lost"
-        assert greeted == ["greeted"]
-        silent = await websocket.client(http, "/")
-        reading = asyncio.create_task(silent.receive())
-        while len(greeted) < 2:
-            await asyncio.sleep(0)
-        await silent.send(b"heard")
+        assert greeted.empty()
+        await speaks.send(b"not lost")
+        await greeted.get()
+        assert await speaks.receive() == b"not lost"
+        reads = await websocket.client(http, "/")
+        reading = asyncio.create_task(reads.receive())
+        await greeted.get()
+        await reads.send(b"heard")
         assert await reading == b"heard"
-        for end in (socket, silent):
+        for end in (speaks, reads):
             await end.close()
 
 

@@ -154,6 +154,19 @@ def test_a_real_node_has_its_own_paths() -> None:
     assert staging.startswith("/var/lib/kubelet/plugins/kubernetes.io/csi/ebs.csi.aws.com/")
 
 
+def test_a_node_behind_a_link_has_real_paths_as_the_mount_table_names_them(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    named, real = f"{tmp_path}/link/n", f"{tmp_path}/real/n"
+    among, alone = NodePaths(named), NodePaths(named, identity=True)
+    assert (among.root, alone.root) == (real, real)
+    assert among.real("/var/lib/kubelet/pods/u") == f"{real}/pods/u"
+    # The wire has the name that the node was given, since drivers were given it, too.
+    assert alone.pod("u") == f"{named}/pods/u"
+    assert alone.real(alone.pod("u")) == f"{real}/pods/u"
+    assert alone.wire(f"{real}/pods/u") == alone.pod("u")
+
+
 def test_the_layout_is_the_contracts() -> None:
     paths = NodePaths("/d/n/1")
     root, digest = "/var/lib/kubelet", "d1d1c0ffee"

@@ -61,7 +61,7 @@ class Layout:
     """The paths of one data directory."""
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = Path(directory).expanduser().resolve()  # as the kernel names mounts
         self.state = self.directory / "state.db"
         self.kubeconfig = self.directory / "kubeconfig"
         self.cloud = self.directory / "cloud"

@@ -24,15 +24,17 @@ def escape(plugin: str) -> str:
 
 class NodePaths:
     def __init__(self, root: str, *, identity: bool = False) -> None:
-        """`root` is the node's directory; with `identity` wire paths are the real ones."""
-        self.root = os.path.abspath(root)
-        self.wire_root = self.root if identity else KUBELET
+        """`root` is the node's directory; with `identity` it is what the wire calls it, too."""
+        # Through links, as the kernel names what is mounted: a mount that is not found in its table by our
+        # name would be taken for a directory, and its files for ours.
+        self.root = os.path.realpath(root)
+        self.wire_root = os.path.abspath(root) if identity else KUBELET
         self.is_machine = identity
         self.dev = DEVICES if identity else f"{self.root}/dev"  # the real directory with this node's disks
-        pairs = (
-            () if identity else ((KUBELET, self.root), (POD_LOGS, f"{self.root}/logs"), (DEVICES, self.dev))
-        )
-        self._pairs: tuple[tuple[str, str], ...] = pairs
+        pairs = [(self.wire_root, self.root)] if self.wire_root != self.root else []
+        if not identity:
+            pairs += [(POD_LOGS, f"{self.root}/logs"), (DEVICES, self.dev)]
+        self._pairs = pairs
 
     def real(self, path: str) -> str:
         """The path to open for a wire path; paths that are not the node's own stay as they are."""

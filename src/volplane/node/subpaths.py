@@ -7,10 +7,9 @@ was found is bound onto a target of ours before the container sees it; the conta
 from __future__ import annotations
 
 import os
-import shutil
 
 from volplane.host import mounts
-from volplane.volumes.base import Site, remove_empty
+from volplane.volumes.base import Site, Uncertain, remove_empty
 
 
 class BadSubPath(Exception):
@@ -42,7 +41,10 @@ async def bind_subpath(
 async def remove_subpaths(site: Site, pod: str, volume: str) -> None:
     if pod in site.subpaths:
         directory = site.paths.real(os.path.join(site.paths.subpaths(pod), volume))
-        await site.host.call(_remove, directory)
+        try:
+            await site.host.call(_remove, directory)
+        except OSError as error:
+            raise Uncertain(f"a part of volume {volume} is still mounted: {error}") from error
 
 
 async def find_subpaths(site: Site) -> None:
@@ -54,12 +56,25 @@ def _find(pods: str) -> list[str]:
     return [uid for uid in os.listdir(pods) if os.path.isdir(f"{pods}/{uid}/volume-subpaths")]
 
 
+def remove_all(pod: str) -> None:
+    """What is left of them in a pod's directory: of volumes that leave no other trace, nobody asks for it."""
+    for entry in _entries(f"{pod}/volume-subpaths"):
+        _remove(entry.path)
+
+
 def _remove(directory: str) -> None:
-    if not os.path.isdir(directory):
-        return
-    for entry in mounts.read_table().under(directory):
-        mounts.unmount(entry.target)
-    if mounts.read_table().under(directory):
-        raise OSError(f"{directory} still holds mounts")
-    shutil.rmtree(directory)  # only our own empty targets are left
-    remove_empty(os.path.dirname(directory))
+    for mounted in mounts.read_table().under(directory):
+        mounts.unmount(mounted.target)
+    # Never recursive: a target that is still bound to a volume, against all odds, has the volume's files.
+    for container in _entries(directory):
+        for target in _entries(container.path):
+            os.rmdir(target.path) if target.is_dir(follow_symlinks=False) else os.unlink(target.path)
+        os.rmdir(container.path)
+    remove_empty(directory, os.path.dirname(directory))
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(directory))
+    except FileNotFoundError:
+        return []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NODE, NodeWorld, node_world
+from tests.node.nodeworld import DRIVER, NODE, NodeWorld, node_world, unique
 from volplane.api.core import Node, Pod
+from volplane.api.storage import CSINode
+from volplane.node.settings import NodeSettings
+from volplane.node.status import NodeObject
 
 pytestmark = pytest.mark.root
 
@@ -46,3 +50,93 @@ async def test_a_pod_that_is_marked_unready_is_ready_again() -> None:
             return await state(here, Pod, pod.name, pod.namespace) == "True"
 
         await until(ready, 5)
+
+
+async def with_a_volume(here: NodeWorld) -> None:
+    await here.start()
+    await here.start_driver()
+    await here.registered()
+    await here.volume()
+    await here.pod(claim="data")
+    await here.until_ready()
+
+
+async def shown_from_now_on(here: NodeWorld) -> list[tuple[str, tuple[str, ...]]]:
+    """Of every revision of the Node: its uid and its volumesInUse."""
+    shown: list[tuple[str, tuple[str, ...]]] = []
+    cache = here.client.cache(Node)
+    await cache.synced()
+    cache.subscribe(lambda _, new: shown.append((new.uid, new.status.volumes_in_use)) if new else None)
+    return shown
+
+
+async def test_a_node_that_is_deleted_comes_back_with_its_volumes_and_its_drivers() -> None:
+    """Without them the controller would detach what is mounted, and attach nothing here any more."""
+    async with node_world() as here:
+        await with_a_volume(here)
+        old = await here.client.get(Node, NODE)
+        shown = await shown_from_now_on(here)
+        await here.client.delete(Node, NODE)
+
+        async def known_again() -> bool:
+            node, drivers = await here.client.find(Node, NODE), await here.client.find(CSINode, NODE)
+            return (
+                node is not None
+                and "topology.disks.test/zone" in node.metadata.labels
+                and drivers is not None
+                and drivers.metadata.owner_references[0].uid == node.uid
+                and [driver.name for driver in drivers.spec.drivers] == [DRIVER]
+            )
+
+        await until(known_again)
+        assert {names for uid, names in shown if uid != old.uid} == {(unique(),)}
+        await here.attach()
+        await here.delete()
+        await here.until_phase("gone")
+
+
+async def test_a_node_that_is_deleted_while_it_was_down_comes_back_with_its_volumes() -> None:
+    async with node_world() as here:
+        await with_a_volume(here)
+        await here.stop(drain=False)
+        await here.client.delete(Node, NODE)
+        shown = await shown_from_now_on(here)
+        await here.start()
+        await here.until_ready()
+        assert {names for _, names in shown} == {(unique(),)}
+
+
+async def test_volumes_in_use_can_be_said_while_the_node_is_deleted() -> None:
+    async with node_world() as here:
+        client = here.api.loner("kubelet")
+        node = NodeObject(client, NodeSettings(hostname_override=NODE), NODE)
+        await node.register()
+        await here.client.delete(Node, NODE)
+        node.in_use = lambda: ["a-volume"]
+        node.report()
+        life = asyncio.create_task(node.run())
+        try:
+
+            async def said() -> bool:
+                found = await here.client.find(Node, NODE)
+                assert not life.done(), life.exception()
+                return found is not None and found.status.volumes_in_use == ("a-volume",)
+
+            await until(said)
+        finally:
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
+            await client.close()
+
+
+async def test_volumes_in_use_that_somebody_else_has_written_are_corrected() -> None:
+    """A request that was given up may be served late, after the one that followed it."""
+    async with node_world() as here:
+        await with_a_volume(here)
+        status = {"status": {"volumesInUse": []}}
+        await here.client.patch(Node, NODE, merge=status, subresource="status")
+
+        async def corrected() -> bool:
+            return await here.in_use() == [unique()]
+
+        await until(corrected)

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 
 from volplane import web
 from volplane.api.core import Pod
+from volplane.api.errors import APIError
 from volplane.api.storage import CSIDriver
 from volplane.client.client import Client
 from volplane.client.https import Https
@@ -133,6 +134,8 @@ class NodeRole:
         self.drivers.on_added(self.volumes.driver_added)
         self.object.on_reported = self.volumes.kick_all
         self.object.on_attached = self.volumes.kick_all
+        self.object.found = self.volumes.in_use
+        self.object.on_made_again = lambda: self._spawn(self._introduce(), "drivers of a new Node")
         await reconstruct(self.volumes)
         if isinstance(self._processes, ProcessRuntime):
             # Ready before the first container needs it; to its end, or its process would belong to nobody.
@@ -232,6 +235,15 @@ class NodeRole:
         """The Node and its CSINode are there before anybody is told that we are ready."""
         await self.object.register()
         await self.csinode.ensure()
+
+    async def _introduce(self) -> None:
+        """The Node is another one than the drivers were told to: its CSINode and labels are gone."""
+        try:
+            await self.csinode.ensure()
+        except APIError as error:
+            log.warning("the CSINode of the new Node was not made: %s", error)
+        for driver in self.drivers:
+            await self.limits.ask(driver.name)
 
     async def _take_over(self) -> None:
         await self.object.cache.synced()

@@ -66,11 +66,14 @@ class NodeObject:
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
         self.in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
+        self.found: Callable[[], list[str]] = list  # what may be in use as far as the disk alone tells
+        self.on_made_again: Callable[[], None] = lambda: None
         self.on_reported: Callable[[frozenset[str]], None] = lambda names: None
         self.on_attached: Callable[[frozenset[str]], None] = lambda names: None
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
+        self._written = 0  # the revision of the Node with our last volumesInUse
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -83,14 +86,18 @@ class NodeObject:
         """Create the Node, or bring the one that is there up to date."""
         made = await self._until_reached(self._create)
         self.uid = made.uid
-        self.reported = frozenset(made.status.volumes_in_use)
+        self.reported, self._written = frozenset(made.status.volumes_in_use), made.revision
         await self._until_reached(self._write_status)
+        self.report()
 
     async def _create(self) -> Node:
         cidr = self.settings.pod_cidr
         spec = NodeSpec(provider_id=self.provider_id, pod_cidr=cidr, pod_cidrs=tuple(filter(None, [cidr])))
         meta = ObjectMeta(name=self.name, labels=self._labels(), annotations=self._annotations())
-        node = Node(metadata=meta, spec=spec, status=self._status(None))
+        # A Node that was deleted may have been that of mounted volumes: from its first moment on it says so.
+        names = (self.in_use or self.found)()
+        status = msgspec.structs.replace(self._status(None), volumes_in_use=tuple(names))
+        node = Node(metadata=meta, spec=spec, status=status)
         made = await self.client.create(node, exists_ok=True)
         patch = self._differences(made)
         return await self.client.patch(Node, self.name, strategic=patch) if patch else made
@@ -102,6 +109,8 @@ class NodeObject:
             meta["labels"] = self._labels()
         if not self._annotations().items() <= node.metadata.annotations.items():
             meta["annotations"] = self._annotations()
+        elif not self.managed and MANAGED in node.metadata.annotations:  # of an earlier life
+            meta["annotations"] = {MANAGED: None}
         patch: dict[str, object] = {"metadata": meta} if meta else {}
         spec: dict[str, object] = {}
         if self.provider_id and not node.spec.provider_id:
@@ -140,7 +149,7 @@ class NodeObject:
         return {k: v for k, v in {**known, **settings.node_labels}.items() if v}
 
     def _annotations(self) -> dict[str, str]:
-        return {MANAGED: "true"} if self.settings.enable_controller_attach_detach else {}
+        return {MANAGED: "true"} if self.managed else {}
 
     # --- status
 
@@ -199,6 +208,9 @@ class NodeObject:
             return
         if not self._is_said(new):
             self._status_changed.set()  # somebody took us for lost, and we are here
+        if self._is_contradicted(new):
+            self.reported &= frozenset(new.status.volumes_in_use)
+            self.report()
         attached = frozenset(v.name for v in new.status.volumes_attached)
         news, self.attached = attached ^ self.attached, attached
         if news:
@@ -208,6 +220,12 @@ class NodeObject:
         """Does the Node say of us what we say?"""
         shown = {c.type: c.status for c in node.status.conditions}
         return all(shown.get(c.type) == c.status for c in self._conditions(node))
+
+    def _is_contradicted(self, node: Node | None) -> bool:
+        """Somebody has written volumesInUse after us, who alone may: a request of ours that was long lost."""
+        if node is None or self.in_use is None or node.revision <= self._written:
+            return False
+        return frozenset(node.status.volumes_in_use) != self.reported
 
     async def is_attached_live(self, unique: str) -> bool:
         async with asyncio.timeout(CALL):
@@ -223,9 +241,11 @@ class NodeObject:
             self._changed.clear()
             if self.in_use is None:  # until the disk has been read, what an earlier life wrote still holds
                 continue
-            wanted = self.in_use()
-            if frozenset(wanted) != self.reported:
-                await self._until_reached(lambda: self._write_volumes(self.in_use))
+            if frozenset(self.in_use()) != self.reported or self._is_contradicted(self.cache.get(self.name)):
+                try:
+                    await self._until_reached(lambda: self._write_volumes(self.in_use))
+                except NotFound:
+                    self._status_changed.set()  # makes the Node again, with all volumes in use
 
     async def _write_volumes(self, in_use: Callable[[], list[str]] | None) -> None:
         assert in_use is not None
@@ -234,9 +254,9 @@ class NodeObject:
         # A volume that leaves is gone from `reported` before the API server may tell the controller: whoever
         # wants it again must report it again.
         self.reported &= frozenset(names)
-        await self.client.patch(Node, self.name, strategic=patch, subresource="status")
+        written = await self.client.patch(Node, self.name, strategic=patch, subresource="status")
         news = frozenset(names) - self.reported
-        self.reported = frozenset(names)
+        self.reported, self._written = frozenset(names), written.revision
         self._acknowledged.set()
         self.on_reported(news)
 
@@ -258,7 +278,16 @@ class NodeObject:
             try:
                 await self._until_reached(self._write_status)
             except NotFound:
-                await self.register()
+                await self._make_again()
+
+    async def _make_again(self) -> None:
+        """Somebody has deleted our Node, and we are here."""
+        try:
+            await self.register()
+        except NotFound:
+            self._status_changed.set()
+        else:
+            self.on_made_again()
 
     async def _heartbeat(self) -> None:
         held: Lease | None = None

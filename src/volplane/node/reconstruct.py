@@ -11,11 +11,12 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 
 from volplane.host import Host, NodePaths, mounts
 from volplane.node.manager import VolumeManager
 from volplane.node.plan import State
-from volplane.node.subpaths import find_subpaths
+from volplane.node.subpaths import find_subpaths, remove_all
 from volplane.node.world import Entry, Held
 from volplane.volumes.base import Place, VolumeFailure, remove_empty
 from volplane.volumes.csi.plugin import Csi, split
@@ -53,6 +54,8 @@ def _add_mount(manager: VolumeManager, place: Place) -> None:
     entry = _entry(manager, place.unique, place.plugin)
     entry.name, entry.label = place.name, place.label
     entry.pods[place.pod] = Held(place, State.UNCERTAIN, reconstructed=True)
+    if entry.staged:  # even where no metadata says so: it may be damaged, or of a driver that does not stage
+        entry.device, entry.device_reconstructed = State.UNCERTAIN, True
 
 
 def _entry(manager: VolumeManager, unique: str, plugin: str) -> Entry:
@@ -113,6 +116,8 @@ async def remove_pod_directory(host: Host, paths: NodePaths, uid: str) -> str:
 def _remove(directory: str, uid: str) -> str:
     if not os.path.lexists(directory):
         return ""
+    with suppress(OSError):  # told below
+        remove_all(directory)
     if below := mounts.read_table().under(directory):
         return f'orphaned pod "{uid}" found, but {below[0].target} is still mounted'
     # Never recursive in here: a volume that was not unmounted after all would lose its files.

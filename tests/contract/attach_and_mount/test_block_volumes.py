@@ -206,6 +206,25 @@ async def test_a_restarted_node_maps_again_for_a_pod_that_lives_and_unmaps_for_o
         assert nothing_left(here)
 
 
+async def test_a_stage_that_is_refused_after_a_restart_keeps_what_is_needed_to_unmap() -> None:
+    async with with_disk() as (here, _):
+        await here.pod(claim="data", device="/dev/xvda")
+        await here.until_ready()
+        await here.stop(drain=False)
+        here.disks.calls.clear()
+
+        async def refuse(request: object) -> None:
+            raise CallError(Code.INTERNAL, "no more")
+
+        here.disks.hooks["stage"] = refuse
+        await here.start()
+        await here.until_told("no more")
+        await here.delete(grace=0)
+        await until_unused(here)
+        assert here.disks.counted()["unpublish"] == here.disks.counted()["unstage"] == 1
+        assert nothing_left(here)
+
+
 async def test_a_node_killed_while_the_driver_publishes_finds_the_pod_again_and_undoes_it() -> None:
     """The pod is gone when the node returns; only the empty file of its map tells of the call."""
     async with with_disk() as (here, _):

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NODE, NodeWorld, node_world, there, unique, write
+from tests.node.nodeworld import DRIVER, NODE, NodeWorld, node_world, there, unique, write
 from volplane.api.core import Node, Pod
 from volplane.api.errors import Unavailable
 from volplane.api.storage import VolumeAttachment
 from volplane.client.client import Client
 from volplane.client.https import Https
+from volplane.csi.outcome import CallError, Code
 from volplane.host import mounts
 from volplane.node.runner import run
 from volplane.node.settings import NodeSettings
@@ -107,6 +108,26 @@ async def test_node_reboot_mounts_gone_metadata_present_restaged_and_republished
 
         await until(back)
         await here.until_ready()
+
+
+async def test_final_error_on_a_reconstructed_entry_stays_uncertain_and_is_undone() -> None:
+    """The stage is refused, but what an earlier life has staged is there: its metadata stays, too."""
+    async with node_world() as here:
+        await running(here)
+        await here.stop(drain=False)
+        here.disks.calls.clear()
+
+        async def refuse(request: Any) -> None:
+            raise CallError(Code.INTERNAL, "no more")
+
+        here.disks.hooks["stage"] = refuse
+        await here.start()
+        await here.until_told("no more")
+        assert there(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
+        await here.delete(grace=0)
+        await is_out_of_use(here)
+        assert here.disks.counted()["unpublish"] == here.disks.counted()["unstage"] == 1
+        assert here.mounted() == []
 
 
 async def test_corrupt_vol_data_for_an_orphan_logged_no_data_deleted() -> None:

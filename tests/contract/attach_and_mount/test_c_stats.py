@@ -73,6 +73,7 @@ async def test_stats_bytes_and_inodes_by_pvc_and_gone_with_the_pod() -> None:
         request = next(r for name, r in here.disks.calls if name == "stats")
         assert request.volume_id == "vol-data"
         assert request.volume_path.endswith("/volumes/kubernetes.io~csi/pv-data/mount")
+        assert not request.staging_target_path
         assert shown("health_status_abnormal") is None  # only with its gate
         await here.delete()
         await until_shown("capacity_bytes", None)

@@ -83,6 +83,9 @@ class CsiBlock(Csi):
         with judged() as call:
             await call(driver, "NodeStageVolume", message, spec.pod)
         if call.refused:
+            mapped = os.path.dirname(self._maps("", spec.name).map)
+            if await self.site.host.call(_holds_anything, staging, mapped):
+                raise Uncertain(str(call.refused))  # since an earlier life: it is still to be undone
             await self.run(_remove_device, metadata, staging)
             raise VolumeFailure(str(call.refused))
 
@@ -241,6 +244,10 @@ def _remove_device(metadata: str, staging: str) -> None:
     remove_empty(staging, os.path.dirname(staging), f"{directory}/dev")
     data.remove(metadata)
     remove_empty(os.path.dirname(metadata), directory)
+
+
+def _holds_anything(*directories: str) -> bool:
+    return any(mounts.is_mount(path) or _listed(path) for path in directories)
 
 
 def _listed(path: str) -> list[str]:

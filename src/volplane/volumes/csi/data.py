@@ -11,7 +11,7 @@ from volplane.api import names
 from volplane.base import failpoint
 from volplane.host import atomic_write
 from volplane.host.files import remove_written
-from volplane.volumes.base import VolumeFailure, make_directory
+from volplane.volumes.base import VolumeFailure, make_directory, remove_empty
 
 Data = Mapping[str, str]
 
@@ -67,6 +67,17 @@ def scan_staged(directory: str) -> list[Data]:
                 if data is not None and data.get("driverName") and data.get("volumeHandle"):
                     found.append(data)
     return found
+
+
+def remove_strays(directory: str) -> None:
+    """Staging directories without metadata: a crash came before that was written, or after it was removed."""
+    for driver in _directories(directory):
+        for volume in _directories(driver):
+            metadata = os.path.join(volume, "vol_data.json")
+            if not os.path.lexists(metadata):
+                remove_empty(os.path.join(volume, "globalmount"))
+                remove_written(metadata)
+                remove_empty(volume, driver)
 
 
 def _directories(path: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import NoReturn
 
 from google.protobuf.message import Message
 
@@ -132,9 +133,15 @@ class Csi(Plugin):
         with judged() as call:
             await call(driver, "NodeStageVolume", message, spec.pod)
         if call.refused:
-            await self.run(data.remove, metadata)
-            await self.run(remove_empty, staging, os.path.dirname(staging))
-            raise VolumeFailure(str(call.refused))
+            await self._give_up(call.refused, metadata, staging)
+
+    async def _give_up(self, refused: CallError, metadata: str, target: str) -> NoReturn:
+        """Nothing of it stays, unless an earlier call, perhaps in an earlier life, has mounted it."""
+        try:
+            await self.run(_clean_up, metadata, target)
+        except Uncertain as mounted:
+            raise Uncertain(str(refused)) from mounted
+        raise VolumeFailure(str(refused))
 
     async def stage_request(self, spec: Spec) -> tuple[v1.NodeStageVolumeRequest | None, Driver]:
         """None for a driver that does not stage."""
@@ -142,7 +149,9 @@ class Csi(Plugin):
         request.check_lifecycle(spec, self.objects.get(name))
         attachment = await self._attachment(spec)
         if attachment is not None:
-            self._read[spec.unique] = attachment, clock.now() + FRESH
+            now = clock.now()
+            self._read = {unique: read for unique, read in self._read.items() if read[1] > now}
+            self._read[spec.unique] = attachment, now + FRESH
         driver = self.drivers[name]
         capabilities = await self._capabilities(driver)
         if not await driver.stages():
@@ -189,10 +198,10 @@ class Csi(Plugin):
         )
         with judged() as call:
             await call(driver, "NodePublishVolume", message, spec.pod)
-        if call.refused:
-            if not again:
-                await self.run(_clean_up, metadata, self.real(message.target_path))
+        if call.refused and again:
             raise VolumeFailure(str(call.refused))
+        if call.refused:
+            await self._give_up(call.refused, metadata, self.real(message.target_path))
         if request.wants_group(spec, self.objects.get(driver.name), await driver.capabilities()):
             await self._give_to_group(spec)
 
@@ -313,8 +322,6 @@ class Csi(Plugin):
         message = v1.NodeGetVolumeStatsRequest(
             volume_id=request.handle_of(spec), volume_path=self.volume_path(spec)
         )
-        if await driver.stages() and not request.is_inline(spec):
-            message.staging_target_path = self.staging_path(spec)
         reply = await driver.call("NodeGetVolumeStats", message)
         return request.usage(reply, condition=Rpc.VOLUME_CONDITION in capabilities)
 
@@ -326,19 +333,17 @@ class Csi(Plugin):
         known = await self.site.host.call(data.read, self.real(metadata))
         if known is None:
             if await self.site.host.call(os.path.lexists, os.path.dirname(self.real(metadata))):
-                await self._leftovers(place, self.real(target))
+                await self._leftovers(place, self.real(metadata), self.real(target))
             return
         message = v1.NodeUnpublishVolumeRequest(volume_id=known["volumeHandle"], target_path=target)
         await self.undo(known["driverName"], "NodeUnpublishVolume", message, place.owner)
         await self.run(_clean_up, self.real(metadata), self.real(target))
 
-    async def _leftovers(self, place: Place, target: str) -> None:
-        """A directory without metadata: a crash came before the first write, or after the last."""
+    async def _leftovers(self, place: Place, metadata: str, target: str) -> None:
+        """A directory without metadata: a crash came before the first write was whole, or after the last."""
         if await self.site.host.is_mount(target):
             raise Uncertain(f"volume data of {place.name} is missing and {target} is still mounted")
-        await self.run(
-            remove_empty, target, os.path.dirname(target), os.path.dirname(os.path.dirname(target))
-        )
+        await self.run(_clean_up, metadata, target)
 
     async def unstage(self, device: Device) -> None:
         driver, handle = split(device.unique)
@@ -384,6 +389,7 @@ class Csi(Plugin):
 
     async def devices(self) -> list[Device]:
         directory = self.real(f"{self.site.paths.plugins}/{self.name}")
+        await self.run(data.remove_strays, directory)
         staged = await self.site.host.call(data.scan_staged, directory)
         return [
             Device(

@@ -1,0 +1,162 @@
+"""What a killed node leaves behind: found by its next life, and never removed through a mount."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loops.inprocess import until
+from tests.node.nodeworld import DRIVER, Disks, NodeWorld, node_world, read, there, unique, write
+from volplane.host import NodePaths
+from volplane.sdk import Driver
+
+pytestmark = pytest.mark.root
+
+PROCESS = {"image": "busybox", "command": ["sleep", "1000"]}
+
+
+class Shares(Disks):
+    """A driver that stages nothing."""
+
+    node_stage_volume = Driver.node_stage_volume
+    node_unstage_volume = Driver.node_unstage_volume
+
+
+async def started(here: NodeWorld) -> None:
+    await here.start()
+    await here.start_driver()
+    await here.registered()
+
+
+def left(here: NodeWorld) -> list[str]:
+    csi = Path(here.paths.real(f"{here.paths.plugins}/kubernetes.io/csi"))
+    return [*os.listdir(here.paths.real(here.paths.pods)), *map(str, csi.rglob("*")), *here.mounted()]
+
+
+async def until_clean(here: NodeWorld) -> None:
+    """Nothing of a pod or of a volume is left."""
+
+    async def clean() -> bool:
+        return not left(here) and not await here.in_use()
+
+    await until(clean)
+
+
+async def test_a_directory_that_was_made_for_staging_and_no_more_goes() -> None:
+    async with node_world() as here:
+        await started(here)
+        await here.stop()
+        for handle, inside in (("a", "globalmount"), ("b", ""), ("c", "globalmount")):
+            os.makedirs(
+                os.path.join(os.path.dirname(here.paths.real(here.paths.staging(DRIVER, handle))), inside)
+            )
+        write(
+            here.paths.real(f"{os.path.dirname(here.paths.staging(DRIVER, 'c'))}/.vol_data.json.7.8.tmp"), "{"
+        )
+        await here.start()
+        await until_clean(here)
+
+
+async def test_the_directory_of_a_pod_whose_metadata_was_half_written_goes() -> None:
+    async with node_world() as here:
+        await started(here)
+        await here.stop()
+        place = os.path.dirname(here.paths.real(here.paths.csi_data("a-uid", "pv-data")))
+        os.makedirs(place)
+        write(f"{place}/.vol_data.json.7.8.tmp", "{")
+        await here.start()
+        await until_clean(here)
+
+
+async def test_a_driver_that_does_not_stage_leaves_no_directory_of_a_pod_that_went_meanwhile() -> None:
+    async with node_world() as here:
+        here.disks = Shares(here.paths)
+        await started(here)
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_ready()
+        await here.stop(drain=False)
+        await here.delete(grace=0)
+        await here.start()
+        await until_clean(here)
+
+
+async def test_a_volume_whose_staging_cannot_be_read_stays_in_use() -> None:
+    async with node_world() as here:
+        await started(here)
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_ready()
+        await here.stop(drain=False)
+        await here.delete(grace=0)
+        damaged = here.paths.real(here.paths.staging_data(DRIVER, "vol-data"))
+        whole = read(damaged)
+        write(damaged, "{")
+        await here.start(shutdown_grace_period=0.1)
+
+        async def told() -> bool:
+            assert here.role is not None
+            return any("failed to read volume data" in w.why for w in here.role.waits())
+
+        await until(told)
+        assert await here.in_use() == [unique()]
+        assert here.disks.counted()["unstage"] == 0
+        write(damaged, whole)  # as its administrator does
+        await until_clean(here)
+
+
+async def test_a_part_of_a_host_path_is_unmounted_for_a_pod_that_went_meanwhile(tmp_path: Path) -> None:
+    """Such a volume leaves no directory of its own from which it could be told."""
+    (tmp_path / "part").mkdir()
+    write(tmp_path / "part" / "kept", "data")
+    async with node_world() as here:
+        await started(here)
+        await here.pod(
+            volumes=[{"name": "v", "hostPath": {"path": str(tmp_path)}}],
+            mounts=[{"name": "v", "mountPath": "/x", "subPath": "part"}],
+            container=PROCESS,
+        )
+        await here.until_ready()
+        await here.stop(drain=False)
+        await here.delete(grace=0)
+        assert here.mounted()
+        await here.start()
+        await until_clean(here)
+    assert read(tmp_path / "part" / "kept") == "data"
+
+
+async def test_a_node_whose_directory_is_reached_by_a_link_deletes_nothing_in_a_volume(
+    tmp_path: Path,
+) -> None:
+    """The mount table knows the directory by another name."""
+    async with node_world() as here:
+        link = tmp_path / "link"
+        link.symlink_to(here.directory)
+        here.paths = here.disks.paths = NodePaths(f"{link}/n/1")
+        found: list[str] = []
+
+        async def fill(request: Any) -> None:
+            root = here.paths.real(request.staging_target_path)
+            os.mkdir(f"{root}/part")
+            write(f"{root}/part/file", "kept")
+
+        async def look(request: Any) -> None:
+            file = f"{here.paths.real(request.staging_target_path)}/part/file"
+            found.append(read(file) if there(file) else "lost")
+
+        here.disks.after["stage"], here.disks.hooks["unstage"] = fill, look
+        await started(here)
+        await here.volume()
+        await here.pod(
+            volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            mounts=[{"name": "data", "mountPath": "/x", "subPath": "part"}],
+            container=PROCESS,
+        )
+        await here.until_ready()
+        await here.delete(grace=0)
+        await here.until_phase("gone")
+        await until_clean(here)
+        assert found == ["kept"]

@@ -46,14 +46,29 @@ def test_backoff_doubles_up_to_its_limit() -> None:
     assert delays == [0.5, 1, 2, 4, 8, 16, 32, 64, LONGEST, LONGEST]
 
 
-def test_another_operation_does_not_wait_and_resets_the_backoff() -> None:
+def test_another_operation_does_not_wait_and_ends_the_backoff_by_succeeding() -> None:
     operations = Operations(Clock())
     fail(operations, Key("v"), "volume_mount")
     fail(operations, Key("v"), "volume_mount")
     assert operations.delay(Key("v", "a"), "volume_unmount") == 0
     fail(operations, Key("v", "a"), "volume_unmount")
     assert operations.delay(Key("v", "a"), "volume_unmount") == 0.5
+    assert operations.delay(Key("v"), "volume_mount") == 1
+    with operations.running(Key("v", "a"), "volume_unmount"):
+        pass
     assert operations.delay(Key("v"), "volume_mount") == 0
+
+
+def test_two_operations_that_both_fail_do_not_drive_each_other_round() -> None:
+    clock = Clock()
+    operations, tries = Operations(clock), 0
+    wanted = ((Key("v", "a"), "volume_unmount"), (Key("v"), "volume_mount"))
+    for _ in range(100):
+        for key, name in wanted:
+            if operations.delay(key, name) == 0:
+                fail(operations, key, name)
+                tries += 1
+    assert tries == 2
 
 
 def test_success_forgets_the_failure() -> None:
@@ -61,4 +76,4 @@ def test_success_forgets_the_failure() -> None:
     fail(operations, Key("v"), "volume_mount")
     with operations.running(Key("v"), "volume_mount"):
         pass
-    assert operations.failure(Key("v")) is None
+    assert operations.failure(Key("v"), "volume_mount") is None

@@ -13,6 +13,7 @@ from tests.loops.inprocess import until
 from tests.node.nodeworld import NodeWorld, node_world, read, settled, there
 from volplane.api.codec import convert
 from volplane.api.core import ConfigMap, ContainerStatus, Pod, Secret
+from volplane.node.containers.base import ContainerSpec, State
 from volplane.node.containers.task import TaskContext
 
 pytestmark = pytest.mark.root
@@ -268,6 +269,38 @@ async def test_a_deaf_container_is_killed_after_its_grace() -> None:
         await settled()
         assert await here.phase() == "Running"
         await here.until_phase("gone")
+
+
+async def test_a_container_that_is_being_started_is_waited_for_before_the_volumes_go() -> None:
+    """Its pod is deleted meanwhile, and the other container has ended by then."""
+    async with node_world() as here:
+        role = await here.start()
+        await here.start_driver()
+        await here.registered()
+        await here.volume()
+        start, begun, go_on = role.runtimes.start, asyncio.Event(), asyncio.Event()
+
+        async def slowly(spec: ContainerSpec) -> State:
+            if spec.name == "slow":
+                begun.set()
+                await go_on.wait()
+            return await start(spec)
+
+        role.runtimes.start = slowly  # type: ignore[method-assign]
+        places = [{"name": "data", "mountPath": "/data"}]
+        quick, slow = ({"name": n, "image": "forever", "volumeMounts": places} for n in ("quick", "slow"))
+        await here.pod(claim="data", containers=[quick, slow])
+        await begun.wait()
+        await here.delete()
+        await settled(0.3)
+        assert here.disks.counted()["unpublish"] == 0
+        go_on.set()
+        await here.until_phase("gone")
+
+        async def over() -> bool:
+            return not here.mounted() and not await role.runtimes.states()
+
+        await until(over)
 
 
 async def test_a_second_delete_shortens_the_grace() -> None:

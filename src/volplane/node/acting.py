@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, assert_never
 
+from volplane.api.errors import APIError
 from volplane.base import clock
 from volplane.loops.events import Recorder
 from volplane.node.expanding import Expander
@@ -94,7 +95,7 @@ class Actor:
         """Seconds before this may be tried again, and the failure it waits for."""
         key, name = _operation(entry, work)
         delay = self._operations.delay(key, name)
-        failed = self._operations.failure(key)
+        failed = self._operations.failure(key, name)
         return delay, failed.error if failed is not None else ""
 
     async def act(self, entry: Entry, work: Work) -> bool:
@@ -104,6 +105,8 @@ class Actor:
                 await self._work(entry, work)
         except _Failed as failure:
             self._tell(entry, work, failure)
+            if isinstance(work, Stage | Publish):
+                entry.step_back(work.pod)
             return False
         finally:
             if not isinstance(work, Unstage):
@@ -155,7 +158,11 @@ class Actor:
         """Once per attachment the node's status is read live: the cache may show a past one."""
         if not entry.attachable or entry.verified:
             return
-        if not await self.node.is_attached_live(entry.unique):
+        try:
+            attached = await self.node.is_attached_live(entry.unique)
+        except (APIError, TimeoutError) as error:
+            raise _Failed(VERIFY, f"the node's status cannot be read: {error}") from error
+        if not attached:
             raise _Failed(VERIFY, "volume not attached according to node status")
         entry.verified = True
 

@@ -2,7 +2,8 @@
 
 A key is (volume, pod); an empty pod stands for every pod, so that a mount (volume, "") excludes all unmounts
 of that volume while unmounts of two pods run side by side. A failed operation keeps only its own kind
-waiting: when the pod is deleted, the unmount does not sit out the mount's backoff.
+waiting: when the pod is deleted, the unmount does not sit out the mount's backoff. Nor does its failure end
+that: a mount and an unmount that both fail would drive each other round without a pause. A success does.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ class Key(NamedTuple):
 
 
 class Failed(Struct):
-    name: str  # of the operation: volume_mount, volume_unmount, …
     error: str
     delay: float
     until: float
@@ -39,19 +39,21 @@ class Operations:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._running: dict[str, dict[str, str]] = {}  # volume → pod → operation
-        self._failed: dict[str, dict[str, Failed]] = {}
+        # volume → (pod, operation such as volume_mount) → its last failure
+        self._failed: dict[str, dict[tuple[str, str], Failed]] = {}
 
     def is_running(self, key: Key) -> bool:
         return any(key.meets(Key(key.volume, pod)) for pod in self._running.get(key.volume, ()))
 
     def delay(self, key: Key, name: str) -> float:
         """Seconds until `name` may start again after its last failure; 0 when it may start now."""
-        failed = self.failure(key)
-        return max(0.0, failed.until - self._clock()) if failed and failed.name == name else 0.0
+        failed = self.failure(key, name)
+        return max(0.0, failed.until - self._clock()) if failed else 0.0
 
-    def failure(self, key: Key) -> Failed | None:
+    def failure(self, key: Key, name: str) -> Failed | None:
         failed = self._failed.get(key.volume, {})
-        return next((failed[pod] for pod in failed if key.meets(Key(key.volume, pod))), None)
+        mine = (of for of in failed if of[1] == name and key.meets(Key(key.volume, of[0])))
+        return failed[first] if (first := next(mine, None)) else None
 
     @contextmanager
     def running(self, key: Key, name: str) -> Iterator[None]:
@@ -75,15 +77,14 @@ class Operations:
         self._failed.pop(volume, None)
 
     def _fail(self, key: Key, name: str, error: str) -> None:
-        last = self.failure(key)
-        delay = min(last.delay * 2, LONGEST) if last and last.name == name else FIRST
-        self._drop(key)
+        last = self.failure(key, name)
+        delay = min(last.delay * 2, LONGEST) if last else FIRST
         failed = self._failed.setdefault(key.volume, {})
-        failed[key.pod] = Failed(name, error, delay, self._clock() + delay)
+        failed[key.pod, name] = Failed(error, delay, self._clock() + delay)
 
     def _drop(self, key: Key) -> None:
         failed = self._failed.get(key.volume, {})
-        for pod in [pod for pod in failed if key.meets(Key(key.volume, pod))]:
-            del failed[pod]
+        for of in [of for of in failed if key.meets(Key(key.volume, of[0]))]:
+            del failed[of]
         if not failed:
             self._failed.pop(key.volume, None)

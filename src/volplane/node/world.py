@@ -100,6 +100,11 @@ class Entry:
         held = self.pods.get(pod)
         return held is not None and held.state is State.MOUNTED
 
+    def step_back(self, pod: str) -> None:
+        """The pod has had its turn in vain; others who want the volume have theirs before it comes again."""
+        if pod in self.wanted:
+            self.wanted[pod] = self.wanted.pop(pod)
+
     def waits(self, why: str, next_try: float = 0.0) -> None:
         if why != self.why:
             self.why, self.since = why, clock.now()

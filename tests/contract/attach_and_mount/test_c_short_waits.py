@@ -124,6 +124,29 @@ async def test_nodeunpublish_that_fails_is_repeated_after_500_ms_and_1_s() -> No
         await here.until_phase("gone")
 
 
+async def test_a_mount_and_an_unmount_that_both_fail_pause_each_for_itself() -> None:
+    """Two pods share a volume of a driver that is not well; its misery is not made worse."""
+    async with node_world() as here:
+        await ready(here)
+        await here.pod("a", claim="data")
+        await here.until_ready("a")
+
+        async def refuse(request: Any) -> None:
+            raise CallError(Code.INTERNAL, "not well")
+
+        here.disks.hooks["publish"] = here.disks.hooks["unpublish"] = refuse
+        await here.delete("a")
+        await here.pod("b", claim="data")
+        await until_called(here, "unpublish", 3)
+        await until_called(here, "publish", 4)
+        for first, second in (here.disks.pauses("unpublish")[:2], here.disks.pauses("publish")[1:3]):
+            assert first > 0.5 - GRAIN
+            assert second > 1.0 - GRAIN
+        here.disks.hooks.clear()
+        await here.until_ready("b")
+        await here.until_phase("gone", "a")
+
+
 async def test_requires_republish_each_time_that_the_flag_says() -> None:
     async with node_world() as here:
         spec = {"requiresRepublish": True, "tokenRequests": [{"audience": "vault", "expirationSeconds": 600}]}

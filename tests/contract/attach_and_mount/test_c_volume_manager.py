@@ -11,6 +11,7 @@ import pytest
 from tests.loops.inprocess import until
 from tests.node.nodeworld import NODE, Hook, NodeWorld, node_world, settled, there, unique
 from volplane.api.core import Event, Node, PersistentVolumeClaim, Pod
+from volplane.api.errors import Unavailable
 from volplane.api.storage import CSIDriver
 from volplane.csi.outcome import CallError, Code
 from volplane.host import mounts
@@ -204,6 +205,23 @@ async def test_rwop_second_pod_forced_onto_the_node_failedmount_until_the_first_
         await here.until_ready("b")
 
 
+async def test_a_pod_whose_publish_always_fails_keeps_no_other_pod_from_the_volume() -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        hopeless = await here.pod("a", claim="data")
+
+        async def refuse(request: Any) -> None:
+            if hopeless.uid in request.target_path:
+                raise CallError(Code.INVALID_ARGUMENT, "not for this one")
+
+        here.disks.hooks["publish"] = refuse
+        await here.until_told("not for this one")
+        await here.pod("b", claim="data")
+        await here.until_ready("b")
+        assert await here.phase("a") == "Pending"
+
+
 async def test_a_claim_that_is_not_bound_is_told_and_looked_at_again() -> None:
     async with node_world() as here:
         await ready(here)
@@ -219,6 +237,27 @@ async def test_a_claim_that_is_not_bound_is_told_and_looked_at_again() -> None:
         status = {"status": {"phase": "Bound"}}
         await here.client.patch(PersistentVolumeClaim, "data", "default", merge=status, subresource="status")
         await here.until_ready()
+
+
+async def test_a_live_read_that_fails_is_a_failed_verification_like_any_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with node_world() as here:
+        await ready(here)
+        await here.volume()
+        assert here.role is not None
+        real, answers = here.role.object.is_attached_live, iter([Unavailable("for a moment")])
+
+        async def at_first_not(unique: str) -> bool:
+            for error in answers:
+                raise error
+            return await real(unique)
+
+        here.role.object.is_attached_live = at_first_not  # type: ignore[method-assign]
+        await here.pod(claim="data")
+        await here.until_ready()
+        told = [r for r in caplog.records if "for a moment" in r.getMessage() or r.exc_info]
+        assert [(r.levelname, bool(r.exc_info)) for r in told] == [("WARNING", False)]
 
 
 async def test_volumemode_mismatch_block_in_volume_mounts_exact_text_no_rpc() -> None:
@@ -406,3 +445,13 @@ async def test_without_controller_attach_detach_a_csi_volume_gets_a_clear_event(
         assert not here.disks.calls
         await here.delete()
         await here.until_phase("gone")
+
+
+async def test_a_node_that_is_told_to_attach_itself_takes_the_annotation_of_its_earlier_life_back() -> None:
+    managed = "volumes.kubernetes.io/controller-managed-attach-detach"
+    async with node_world() as here:
+        for enabled in (True, False, True):
+            await here.start(enable_controller_attach_detach=enabled)
+            annotations = (await here.client.get(Node, NODE)).metadata.annotations
+            assert annotations.get(managed) == ("true" if enabled else None)
+            await here.stop()

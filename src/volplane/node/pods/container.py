@@ -367,10 +367,16 @@ def _ran_for(attempt: Attempt) -> float:
 
 
 async def finished(work: Awaitable[T]) -> T:
-    """To the end even if we are cancelled: a container half started would belong to nobody."""
+    """To the end however often we are cancelled: a container half started would belong to nobody."""
     task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
+    end: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            end = error
+    if end is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # nobody wants it any more
+    raise end

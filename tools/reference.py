@@ -43,7 +43,8 @@ def _verbs() -> Iterator[str]:
         yield "| flag | default | |"
         yield "|---|---|---|"
         for parameter in command.params:
-            yield _flag(parameter)
+            if not getattr(parameter, "hidden", False):
+                yield _flag(parameter)
 
 
 def _flag(parameter: click.Parameter) -> str:

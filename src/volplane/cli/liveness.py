@@ -11,7 +11,8 @@ from volplane.sidecars.liveness import Settings
 
 
 @click.command()
-@options(Settings)
+@options(Settings, sidecar=True)
+@click.version_option(package_name="volplane", message="%(version)s")
 def command(settings: Settings) -> None:
     """Answer health checks for a driver until stopped."""
     serve(lambda stop: until(stop, liveness.run(settings)))

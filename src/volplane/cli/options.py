@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from msgspec import Struct
 
-from volplane.base.settings import BadFlag, Flag, flags, parse
+from volplane.base.settings import IGNORED, SWITCHES, BadFlag, Flag, flags, parse
 
 T = TypeVar("T", bound=Struct)
 Verb = Callable[..., None]
@@ -31,12 +31,20 @@ class _Value(click.ParamType[Any]):
 
 
 def options(
-    settings: type[Struct], *, hide: tuple[str, ...] = (), given: Mapping[str, Any] | None = None
+    settings: type[Struct],
+    *,
+    hide: tuple[str, ...] = (),
+    given: Mapping[str, Any] | None = None,
+    sidecar: bool = False,
 ) -> Callable[[Verb], Verb]:
-    """Give a verb the flags of `settings`; it gets `settings=` ready made, with `given` for hidden ones."""
+    """Give a verb the flags of `settings`; it gets `settings=` ready made, with `given` for hidden ones.
+
+    A `sidecar` takes flags of upstream's logging and run time, too, as manifests have them, and ignores them.
+    """
 
     def decorate(verb: Verb) -> Verb:
-        shown = [f for f in flags(settings).values() if f.field not in hide]
+        known = flags(settings)
+        shown = [f for f in known.values() if f.field not in hide]
 
         def run(**values: Any) -> None:
             mine = {f.field: values.pop(f.field) for f in shown if f.field in values}
@@ -51,6 +59,8 @@ def options(
         made: Verb = run
         for flag in reversed(shown):
             made = _option(flag)(made)
+        for name in sorted((IGNORED | SWITCHES) - known.keys()) if sidecar else ():
+            made = _unheeded(name)(made)
         extra = getattr(verb, "__click_params__", [])
         made.__click_params__ = [*extra, *getattr(made, "__click_params__", [])]  # type: ignore[attr-defined]
         return made
@@ -81,3 +91,9 @@ def _option(flag: Flag) -> Callable[[Verb], Verb]:
         show_default=default is not None,
         help=flag.about,
     )
+
+
+def _unheeded(name: str) -> Callable[[Verb], Verb]:
+    spellings = (f"--{name}", "-v") if name == "v" else (f"--{name}",)
+    alone = "true" if name in SWITCHES else None  # a switch may come without a value
+    return click.option(*spellings, hidden=True, expose_value=False, is_flag=False, flag_value=alone)

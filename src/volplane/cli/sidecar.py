@@ -33,7 +33,7 @@ def verb(
             await client.close()
             await client.transport.close()
 
-    @options(settings)
+    @options(settings, sidecar=True)
     @click.option("--kubeconfig", default="", help="where the API server is, and who we are")
     @click.option("--master", default="", help="the API server's address, where not the kubeconfig's")
     @click.version_option(package_name="volplane", message="%(version)s")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import botocore.session
@@ -19,7 +19,8 @@ from volplane.cloud import sigv4, views, xml
 from volplane.cloud.errors import Refusal
 from volplane.cloud.model import Attachment, AttachmentState, Shape, Volume, VolumeState
 from volplane.cloud.query import Parameters, tags
-from volplane.cloud.sigv4 import Keys, Signed
+from volplane.drivers.ebs import found_keys
+from volplane.web.sigv4 import Keys, Signed, Signer
 
 KEYS = Keys("AKIAVOLPLANE", "a/secret+key")
 MODEL = botocore.session.Session().get_service_model("ec2")
@@ -135,3 +136,25 @@ def test_an_unsigned_host_is_refused() -> None:
 
     with pytest.raises(Refusal, match="SignatureDoesNotMatch"):
         sigv4.verify(Signed("POST", "/", request.query, stripped, request.body), KEYS, clock.wall())
+
+
+@pytest.mark.parametrize("token", ["", "lent+for/a=while"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:4566/", "https://ec2.eu-west-3.amazonaws.com/a/path/"])
+def test_the_driver_signs_as_botocore_does(url: str, token: str) -> None:
+    body, type = "Action=CreateVolume&Tag.1.Value=%C3%BC+x", "application/x-www-form-urlencoded"
+    request = AWSRequest("POST", url, {"Content-Type": type}, body)
+    SigV4Auth(Credentials(KEYS.access, KEYS.secret, token or None), "ec2", "eu-west-3").add_auth(request)
+    theirs = {name.lower(): value for name, value in request.headers.items()}
+    host, path = url.split("/", 3)[2:]
+    signer = Signer(host, f"/{path}", region="eu-west-3", service="ec2")
+    keys, now = Keys(KEYS.access, KEYS.secret, token), datetime.fromisoformat(theirs["x-amz-date"])
+    assert dict(signer.headers(body.encode(), type, keys, now)) == theirs
+
+
+def test_keys_are_found_where_botocore_finds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token"}
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    assert found_keys()() == Keys("id", "secret", "token")
+    monkeypatch.delenv("AWS_SESSION_TOKEN")
+    assert found_keys()() == Keys("id", "secret")

@@ -21,10 +21,10 @@ from volplane.cloud.pace import Pace
 from volplane.cloud.recover import recover
 from volplane.cloud.service import Service
 from volplane.cloud.settings import Settings
-from volplane.cloud.sigv4 import Keys
 from volplane.cloud.throttle import Throttle
 from volplane.host import Host
 from volplane.store import Store
+from volplane.web.sigv4 import Keys
 
 __all__ = ["WINDOW", "Instance", "Service", "Settings", "opened", "run", "serving"]
 

@@ -17,9 +17,9 @@ from volplane.cloud.errors import Refusal, broken
 from volplane.cloud.faults import Faults
 from volplane.cloud.query import Parameters
 from volplane.cloud.service import Service
-from volplane.cloud.sigv4 import Keys, Signed
 from volplane.cloud.throttle import Throttle
 from volplane.web import Request, Response
+from volplane.web.sigv4 import Keys, Signed
 
 log = logging.getLogger(__name__)
 

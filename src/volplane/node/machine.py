@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 
 from volplane.api.core import NodeSystemInfo
@@ -12,6 +13,7 @@ from volplane.api.core import NodeSystemInfo
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+@cache  # looking it up reads a file, and every node of a process asks
 def version() -> str:
     try:
         return metadata.version("volplane")

@@ -6,10 +6,10 @@ service and against AWS.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
-from botocore.credentials import Credentials
 from msgspec import Struct
 
 from volplane import sdk
@@ -18,6 +18,7 @@ from volplane.drivers.ebs.ec2 import Ec2
 from volplane.drivers.ebs.facts import NAME
 from volplane.drivers.ebs.node import MAX_VOLUMES, Node, Place
 from volplane.host import Host, NodePaths
+from volplane.web.sigv4 import Keys
 
 __all__ = [
     "MAX_VOLUMES",
@@ -59,20 +60,28 @@ class Whole(Controller, Node):
 
 async def connect(account: Account, host: Host) -> Ec2:
     if account.access_key:
-        credentials = Credentials(account.access_key, account.secret_key, account.session_token or None)
+        keys: Callable[[], Keys] = partial(
+            Keys, account.access_key, account.secret_key, account.session_token
+        )
     else:
-        credentials = await host.call(_found_credentials)
+        keys = await host.call(found_keys)
     endpoint = account.endpoint or f"https://ec2.{account.region}.amazonaws.com"
-    return Ec2(endpoint, region=account.region, credentials=credentials)
+    return Ec2(endpoint, region=account.region, keys=keys)
 
 
-def _found_credentials() -> Credentials:
+def found_keys() -> Callable[[], Keys]:
+    """By botocore's usual chain: environment, files, role."""
     from botocore.session import Session  # heavy, and only needed on AWS
 
     found = Session().get_credentials()
     if found is None:
         raise RuntimeError("no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
-    return found
+
+    def keys() -> Keys:
+        held = found.get_frozen_credentials()  # renews those that are lent
+        return Keys(held.access_key, held.secret_key, held.token or "")
+
+    return keys
 
 
 async def run_controller(account: Account, host: Host, socket: str) -> None:

@@ -1,4 +1,4 @@
-"""A small EC2 client: botocore signs, our own HTTP sends, and only what the driver needs is read.
+"""A small EC2 client: signed requests, and only what the driver needs is read from the answers.
 
 Every call is one line in the plugin's log, because that is where operators look when a disk does not come.
 """
@@ -9,19 +9,17 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable, Mapping
-from urllib.parse import urlencode
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from msgspec import Struct
 
-from volplane.base import trace
+from volplane.base import clock, trace
 from volplane.drivers.ebs.batch import Batch
 from volplane.web import Answer, Http
 from volplane.web.client import Disconnected
+from volplane.web.sigv4 import Keys, Signer
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +76,14 @@ class Snapshot(Struct, frozen=True):
 
 class Ec2:
     def __init__(
-        self, endpoint: str, *, region: str, credentials: Credentials, timeout: float = TIMEOUT
+        self, endpoint: str, *, region: str, keys: Callable[[], Keys], timeout: float = TIMEOUT
     ) -> None:
+        """`keys`: asked for each request, because some are lent for a while only."""
         self._endpoint = endpoint.rstrip("/") + "/"
         self._http = Http(endpoint)
-        self._signer = SigV4Auth(credentials, "ec2", region)
+        self._keys = keys
+        url = urlsplit(self._endpoint)
+        self._signer = Signer(url.netloc.rpartition("@")[2], url.path, region=region, service="ec2")
         self._timeout = timeout
         self._described = Batch(self._describe)
 
@@ -256,12 +257,11 @@ class Ec2:
                 log.info("AWS API %s(%s): %s in %.1f ms", action, _spelled(given), outcome, spent)
 
     async def _send(self, action: str, given: Mapping[str, str]) -> ElementTree.Element:
-        body = urlencode({"Action": action, "Version": VERSION, **given})
-        request = AWSRequest("POST", self._endpoint, {"Content-Type": _CONTENT_TYPE}, body)
-        self._signer.add_auth(request)
+        body = urlencode({"Action": action, "Version": VERSION, **given}).encode()
+        headers = self._signer.headers(body, _CONTENT_TYPE, self._keys(), clock.wall())
         try:
             patience = max(self._timeout, COPY_TIMEOUT) if action in _COPYING else self._timeout
-            answer = await self._post(list(request.headers.items()), body.encode(), patience)
+            answer = await self._post(headers, body, patience)
         except (OSError, TimeoutError) as error:
             raise Unreachable(f"{action}: {self._endpoint} does not answer: {error}") from error
         return _parsed(answer.status, answer.body)

@@ -9,9 +9,7 @@ from volplane.api import codec
 from volplane.base import metrics
 from volplane.host import Host, NodePaths
 from volplane.node.api.logs import LogRequest, read_log
-from volplane.node.api.portforward import forward
 from volplane.node.api.refusal import Refusal
-from volplane.node.api.streams import attach, execute
 from volplane.node.pods.keeper import Pods
 from volplane.node.pods.records import NOTHING, Record, all_containers
 from volplane.node.pods.worker import PodWorker
@@ -74,6 +72,14 @@ class KubeletApi:
                 return Response(200, _JSON, self._pod_list())
             case "containerLogs", [namespace, pod, container]:
                 return await self._logs(request, self._target(namespace, pod, container))
+        return await self._stream(request, first, rest)
+
+    async def _stream(self, request: Request, first: str, rest: list[str]) -> Response | Upgraded:
+        # Loaded when first asked for: WebSocket's library is large, and many nodes never need it.
+        from volplane.node.api.portforward import forward
+        from volplane.node.api.streams import attach, execute
+
+        match first, rest:
             case "exec", [namespace, pod, *_, container] if len(rest) in (3, 4):
                 return await execute(request, self._target(namespace, pod, container))
             case "attach", [namespace, pod, *_, container] if len(rest) in (3, 4):

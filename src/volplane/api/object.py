@@ -13,7 +13,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, Meta, Raw, Struct
@@ -90,9 +90,8 @@ _SCALARS: Mapping[Any, str] = {
 @cache
 def schema(of: type[Object]) -> Mapping[str, Field]:
     """The properties of an Object type by their wire names."""
-    hints = get_type_hints(of, include_extras=True)
     return {
-        f.encode_name: _field(f.name, f.encode_name, hints[f.name], always=_is_kept(f))
+        f.encode_name: _field(f.name, f.encode_name, f.type, always=_is_kept(f))
         for f in msgspec.structs.fields(of)
     }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from msgspec import structs
 
 from volplane.api.core import ConfigMap, Namespace
@@ -21,20 +24,16 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
 async def bootstrap(backend: Backend) -> None:
-    await _namespaces(backend)
-    await roles.bootstrap(backend)
+    await asyncio.gather(roles.bootstrap(backend), *(_namespace(backend, name) for name in NAMESPACES))
 
 
-async def _namespaces(backend: Backend) -> None:
+async def _namespace(backend: Backend, name: str) -> None:
     entry = backend.namespaces
-    for name in NAMESPACES:
-        if await backend.record(entry, "", name) is not None:
-            continue
-        call = Call("create", entry.kind, SYSTEM, backend.reader, clock.wall(), name=name)
-        try:
-            await create(backend, entry, call, Namespace(metadata=ObjectMeta(name=name)))
-        except AlreadyExists:  # another server over the same store was faster
-            continue
+    if await backend.record(entry, "", name) is not None:
+        return
+    call = Call("create", entry.kind, SYSTEM, backend.reader, clock.wall(), name=name)
+    with suppress(AlreadyExists):  # another server over the same store was faster
+        await create(backend, entry, call, Namespace(metadata=ObjectMeta(name=name)))
 
 
 async def tell_client_ca(backend: Backend, ca: str) -> None:

@@ -8,6 +8,7 @@ are written `15s` or `1m30s`; a flag that only upstream's logging knows (`-v=5`)
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -70,7 +71,8 @@ class Flag(Struct, frozen=True):
             raise BadFlag(f'invalid value "{text}" for flag --{self.name}: {error}') from error
 
 
-def flags(settings: type[Struct]) -> dict[str, Flag]:
+@cache  # every container of a built-in image asks, and reading annotations takes a millisecond
+def flags(settings: type[Struct]) -> Mapping[str, Flag]:
     """The flags of a settings Struct by their names."""
     hints = get_type_hints(settings)
     notes = get_type_hints(settings, include_extras=True)

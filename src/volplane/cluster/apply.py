@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from volplane.api import codec, kinds
+from volplane.api.apps import DaemonSet, Deployment
 from volplane.api.errors import NotFound
 from volplane.api.meta import Resource
 from volplane.client.client import Client
@@ -17,6 +18,7 @@ from volplane.client.client import Client
 ROLES = "roles.yaml"  # what the other manifests' pods, and the roles as processes, may do
 # The kinds of snapshots before those who look once, at their start, whether there are any.
 MANIFESTS = (ROLES, "classes.yaml", "snapshots.yaml", "ebs.yaml", "snapshotclasses.yaml", "efs.yaml")
+WORKLOADS = (Deployment, DaemonSet)
 BARE = (ROLES, "snapshots.yaml")  # without the drivers that come with the program, and their classes
 
 _CUSTOM = {kind.type for kind in kinds.KNOWN}
@@ -43,8 +45,19 @@ def typed(data: dict[str, Any]) -> Resource:
 async def apply(client: Client, manifests: Iterable[str] = MANIFESTS) -> None:
     """Create what is missing; what a user has changed since stays as it is."""
     for name in manifests:
-        for obj in objects(name):
-            await _create(client, obj)
+        found = list(objects(name))
+        # Pods need their accounts; nothing else needs another of its file, and is stored in one go with it.
+        workloads = [obj for obj in found if isinstance(obj, WORKLOADS)]
+        await _create_all(client, [obj for obj in found if not isinstance(obj, WORKLOADS)])
+        await _create_all(client, workloads)
+
+
+async def _create_all(client: Client, wanted: Iterable[Resource]) -> None:
+    """All are tried before the first failure is told, as itself."""
+    outcomes = await asyncio.gather(*(_create(client, obj) for obj in wanted), return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 async def _create(client: Client, obj: Resource) -> None:

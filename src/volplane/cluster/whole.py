@@ -200,7 +200,10 @@ class Cluster:
             {member.name: place(member, self.settings.latency)},
             str(self.layout.shared),
         )
-        settings = node_settings(self.server.authority, member, self.memory, self.settings)
+        # Its certificate may have to be made, and brought to the disk.
+        settings = await self.host.call(
+            node_settings, self.server.authority, member, self.memory, self.settings
+        )
         client = self.client_of("kubelet")
         cover = (str(self.layout.directory),)
         own = images(kit, self.programs)

@@ -48,6 +48,36 @@ CONTROLLER = pod(
 )
 
 
+FROM = NODE.replace(
+    "env: [",
+    "envFrom: [{configMapRef: {name: words}}, {secretRef: {name: login}, prefix: LOGIN_},"
+    " {configMapRef: {name: none, optional: true}}], env: [{name: SIZE, value: $(DEPTH)m}, {name: KEY,"
+    " valueFrom: {secretKeyRef: {name: login, key: KEY}}}, {name: MAYBE, valueFrom: {configMapKeyRef:"
+    " {name: none, key: x, optional: true}}}, ",
+)
+WORDS = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: words}
+data: {DEPTH: "3", PRICE: 5$}
+"""
+LOGIN = """
+apiVersion: v1
+kind: Secret
+metadata: {name: login}
+data: {USER: bWU=}
+stringData: {KEY: sesame}
+"""
+DRIVER = "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {name: a}"
+CLASS = """
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: fast}
+provisioner: x.example.com
+volumeBindingMode: Immediate
+"""
+
+
 def deployed(*texts: str, program: Command = PROGRAM) -> Guest:
     things: list[Any] = [thing for text in texts for thing in yaml.safe_load_all(text)]
     return guest.from_manifests(things, {IMAGE: program})
@@ -69,6 +99,15 @@ def test_arguments_and_environment_stay_and_places_are_the_instances_own() -> No
     )
     assert made.controller == Command(("/opt/driver", "--socket=${CSI_SOCKET}"), {"OWN": "1"}, "/opt")
     assert not made.together
+
+
+def test_what_comes_from_maps_and_secrets_of_the_manifests_is_known() -> None:
+    made = deployed(FROM, WORDS, LOGIN).node
+    assert made is not None
+    own = {name: value for name, value in made.env.items() if name not in ("OWN", "E", "WHERE")}
+    assert own == {"DEPTH": "3", "PRICE": "5$$", "LOGIN_USER": "me", "LOGIN_KEY": "sesame", "SIZE": "3m"} | {
+        "KEY": "sesame"
+    }
 
 
 def test_what_is_written_of_the_driver_is_taken_over() -> None:
@@ -98,12 +137,40 @@ provisioner: y.example.com
     ("texts", "why"),
     [
         ((CONTROLLER,), "csi-node-driver-registrar beside it"),
-        ((NODE.replace(f'"{IMAGE}:v1"', "other"),), "no container of the manifests has an image"),
+        (
+            (NODE.replace(f'"{IMAGE}:v1"', "other"),),
+            f"no container has the image {IMAGE} of --image; there is other, registry.k8s.io/",
+        ),
         ((NODE.replace("--state=/data/x", "-v"),), "/data is mounted for it, and no argument says so"),
         ((NODE.replace("unix:///csi/csi.sock", "tcp"),), "names its socket"),
-        ((NODE.replace("spec.nodeName", "spec.serviceAccountName"),), "where WHERE comes from is not known"),
+        (
+            (NODE.replace("spec.nodeName", "spec.serviceAccountName"),),
+            "where WHERE comes from is not known here: fieldRef spec.serviceAccountName",
+        ),
+        ((FROM,), "container driver: envFrom: the manifests have no ConfigMap words"),
+        ((FROM, WORDS, LOGIN.replace("bWU=", "me!")), "Secret login: data.USER is not text in base64"),
+        (
+            (NODE.replace("containers:", "contained:"),),
+            "DaemonSet node: spec.template.spec.containers is miss",
+        ),
+        ((NODE, CLASS.replace("Immediate", "[x]")), "StorageClass fast: "),
+        (
+            (NODE, DRIVER, DRIVER),
+            "CSIDriver a",
+        ),
     ],
-    ids=["no node", "no image", "no place", "no socket", "no field"],
+    ids=[
+        "no node",
+        "no image",
+        "no place",
+        "no socket",
+        "no field",
+        "no map",
+        "no base64",
+        "no containers",
+        "no class",
+        "two drivers",
+    ],
 )
 def test_what_cannot_be_found_out_is_said(texts: tuple[str, ...], why: str) -> None:
     with pytest.raises(BadGuest, match=why):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import posixpath
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from volplane.api.meta import Resource
-from volplane.cluster.apply import typed
 from volplane.cluster.guest.command import FIELDS
 from volplane.cluster.guest.model import BadGuest, Command, Guest
-from volplane.cluster.guest.reading import with_objects
+from volplane.cluster.guest.reading import BadField, read_object, with_objects
 from volplane.node.programs import SHELLS, repository
 
 WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
@@ -34,30 +34,43 @@ Thing = Mapping[str, Any]
 
 def from_manifests(things: Sequence[Thing], images: Mapping[str, Command]) -> Guest:
     """The driver among the objects: the container whose image is one of `images`. Raises BadGuest."""
-    found = [(pod, one) for pod in _pods(things) for one in pod["containers"] if _mapped(one, images)]
+    known = [(pod, one) for pod in _pods(things) for one in pod["containers"]]
+    found = [(pod, one) for pod, one in known if _mapped(one, images)]
     found = [(pod, one) for pod, one in found if _speaks(one)] or found
     if not found:
-        raise BadGuest("no container of the manifests has an image that --image maps to a program")
+        there = ", ".join(sorted({str(one.get("image")) for _, one in known})) or "no containers at all"
+        raise BadGuest(f"no container has the image {' or '.join(images)} of --image; there is {there}")
     sides: dict[str, Command] = {}
     for pod, container in found:
         for side in _sides(pod):
             sides.setdefault(side, _command(pod, container, images, things))
     if "node" not in sides:
         raise BadGuest(f"no pod of the manifests has the driver and a {REGISTRAR} beside it")
-    own = [typed(dict(thing)) for thing in things if thing["kind"] in OWN_KINDS]
-    return with_objects(Guest(controller=sides.get("controller"), node=sides["node"]), _ours(own, things))
+    guest = Guest(controller=sides.get("controller"), node=sides["node"])
+    try:
+        own = [read_object(dict(thing)) for thing in things if thing["kind"] in OWN_KINDS]
+        return with_objects(guest, _ours(own, things))
+    except BadField as error:
+        raise BadGuest(str(error)) from error
 
 
 def _ours(objects: list[Resource], things: Sequence[Thing]) -> list[Resource]:
     """With several drivers' classes in one directory: those of this one."""
-    names = {thing["metadata"]["name"] for thing in things if thing["kind"] == "CSIDriver"}
+    names = {_name(thing) for thing in things if thing["kind"] == "CSIDriver"}
     return [o for o in objects if not names or getattr(o, "provisioner", None) in (None, *names)]
 
 
 def _pods(things: Sequence[Thing]) -> Iterator[Thing]:
     for thing in things:
         if thing["kind"] in WORKLOADS:
-            yield thing["spec"]["template"]["spec"]
+            pod = ((thing.get("spec") or {}).get("template") or {}).get("spec") or {}
+            if not pod.get("containers"):
+                raise BadGuest(f"{thing['kind']} {_name(thing)}: spec.template.spec.containers is missing")
+            yield pod
+
+
+def _name(thing: Thing) -> str:
+    return str((thing.get("metadata") or {}).get("name", ""))
 
 
 def _mapped(container: Thing, images: Mapping[str, Command]) -> Command | None:
@@ -66,8 +79,9 @@ def _mapped(container: Thing, images: Mapping[str, Command]) -> Command | None:
 
 
 def _speaks(container: Thing) -> bool:
-    values = [env.get("value", "") for env in container.get("env", ())]
-    return any(map(_SOCKET.search, (*container.get("args", ()), *container.get("command", ()), *values)))
+    values = [str(env.get("value") or "") for env in container.get("env") or ()]
+    words = (*(container.get("args") or ()), *(container.get("command") or ()))
+    return any(map(_SOCKET.search, (*map(str, words), *values)))
 
 
 def _sides(pod: Thing) -> Iterator[str]:
@@ -81,9 +95,9 @@ def _sides(pod: Thing) -> Iterator[str]:
 def _command(pod: Thing, container: Thing, images: Mapping[str, Command], things: Sequence[Thing]) -> Command:
     program = _mapped(container, images)
     assert program is not None
-    known = dict(_environment(container, things))
-    asked = [_expanded(word, known) for word in container.get("command", ())]
-    words = [_expanded(word, known) for word in container.get("args", ())]
+    known = _environment(container, things)
+    asked = [_expanded(word, known) for word in container.get("command") or ()]
+    words = [_expanded(word, known) for word in container.get("args") or ()]
     if asked and posixpath.basename(asked[0]) in SHELLS:
         argv = [*asked, *words]
     else:
@@ -97,34 +111,70 @@ def _command(pod: Thing, container: Thing, images: Mapping[str, Command], things
     )
 
 
-def _environment(container: Thing, things: Sequence[Thing]) -> Iterator[tuple[str, str]]:
+def _environment(container: Thing, things: Sequence[Thing]) -> dict[str, str]:
+    """Raises BadGuest."""
+    who = f"container {container.get('name', '')}"
     known: dict[str, str] = {}
-    for env in container.get("env", ()):
-        name, source = env["name"], env.get("valueFrom") or {}
-        field = (source.get("fieldRef") or {}).get("fieldPath")
+    for source in container.get("envFrom") or ():
+        known |= _imported(who, source, things)
+    for env in container.get("env") or ():
+        name, given = env["name"], env.get("valueFrom") or {}
+        field = (given.get("fieldRef") or {}).get("fieldPath")
         if field in _INSTANCE:
             known[name] = f"${{{_INSTANCE[field]}}}"
-        elif not source:
-            known[name] = _expanded(str(env.get("value", "")), known)
-        elif (value := _referred(source, things)) is not None:
-            known[name] = value.replace("$", "$$")
-        else:
-            raise BadGuest(f"container {container['name']}: where {name} comes from is not known here")
-        yield name, known[name]
+        elif not given:
+            known[name] = _expanded(str(env.get("value") or ""), known)
+        elif (value := _referred(given, things)) is not None:
+            known[name] = _literal(value)
+        elif not any((one or {}).get("optional") for one in given.values()):
+            raise BadGuest(f"{who}: where {name} comes from is not known here: {_told(given)}")
+    return known
+
+
+def _imported(who: str, source: Thing, things: Sequence[Thing]) -> dict[str, str]:
+    """Of `envFrom`: all that a ConfigMap or a Secret has. Raises BadGuest."""
+    field, kind = ("secretRef", "Secret") if "secretRef" in source else ("configMapRef", "ConfigMap")
+    wanted, prefix = source.get(field) or {}, source.get("prefix") or ""
+    values = _values(kind, wanted, things)
+    if values is None and not wanted.get("optional"):
+        raise BadGuest(f"{who}: envFrom: the manifests have no {kind} {wanted.get('name', '')}")
+    return {f"{prefix}{name}": _literal(text) for name, text in (values or {}).items()}
+
+
+def _literal(text: str) -> str:
+    return text.replace("$", "$$")
+
+
+def _told(source: Thing) -> str:
+    field, wanted = next(iter(source.items()))
+    return " ".join(filter(None, (field, *map(str, (wanted or {}).values()))))
 
 
 def _referred(source: Thing, things: Sequence[Thing]) -> str | None:
-    """Of a ConfigMap or a Secret among the objects; Secrets in plain words only."""
-    for field, kind, part in (
-        ("configMapKeyRef", "ConfigMap", "data"),
-        ("secretKeyRef", "Secret", "stringData"),
-    ):
-        wanted = source.get(field) or {}
-        for thing in things:
-            if wanted and thing["kind"] == kind and thing["metadata"]["name"] == wanted.get("name"):
-                value = (thing.get(part) or {}).get(wanted.get("key"))
-                return None if value is None else str(value)
+    for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+        if wanted := source.get(field):
+            return (_values(kind, wanted, things) or {}).get(wanted.get("key"))
     return None
+
+
+def _values(kind: str, wanted: Thing, things: Sequence[Thing]) -> dict[str, str] | None:
+    """Of a ConfigMap or a Secret among the objects. Raises BadGuest."""
+    for thing in things:
+        if thing["kind"] != kind or _name(thing) != wanted.get("name"):
+            continue
+        data = {str(key): str(value) for key, value in (thing.get("data") or {}).items()}
+        if kind == "Secret":
+            data = {key: _decoded(_name(thing), key, value) for key, value in data.items()}
+            data |= {str(key): str(value) for key, value in (thing.get("stringData") or {}).items()}
+        return data
+    return None
+
+
+def _decoded(secret: str, key: str, value: str) -> str:
+    try:
+        return b64decode(value, validate=True).decode()
+    except ValueError as error:
+        raise BadGuest(f"Secret {secret}: data.{key} is not text in base64") from error
 
 
 def _expanded(text: str, known: Mapping[str, str]) -> str:
@@ -150,9 +200,9 @@ def _socket(container: Thing, texts: Sequence[str]) -> dict[str, str]:
 def _directories(pod: Thing, container: Thing, texts: Sequence[str]) -> dict[str, str]:
     """What is mounted for the driver, as it is called outside of a container."""
     sockets = {posixpath.dirname(match[1] or match[2]) for t in texts for match in _SOCKET.finditer(t)}
-    volumes = {volume["name"]: volume for volume in pod.get("volumes", ())}
+    volumes = {volume["name"]: volume for volume in pod.get("volumes") or ()}
     made, unnamed = {}, []
-    for mount in container.get("volumeMounts", ()):
+    for mount in container.get("volumeMounts") or ():
         path = mount["mountPath"].rstrip("/") or "/"
         kept = "hostPath" in volumes.get(mount["name"], {}) or "emptyDir" in volumes.get(mount["name"], {})
         if not kept or path in sockets or any(path == s or path.startswith(f"{s}/") for s in SAME):

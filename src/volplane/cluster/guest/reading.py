@@ -68,7 +68,7 @@ def _guest(documents: list[Any], directory: str) -> Guest:
     if len(about) != 1:
         raise BadField("", f"one document without `kind` says how the driver is started, not {len(about)}")
     guest = _about(about[0], directory)
-    return with_objects(guest, [_object(d) for d in documents if "kind" in d])
+    return with_objects(guest, [read_object(d) for d in documents if "kind" in d])
 
 
 def _about(data: Mapping[str, Any], directory: str) -> Guest:
@@ -176,7 +176,8 @@ def _only(data: Mapping[str, Any], known: tuple[str, ...], field: str) -> None:
         raise BadField(f"{prefix}{unknown[0]}", f"is not known here; known are {', '.join(known)}")
 
 
-def _object(data: dict[str, Any]) -> Resource:
+def read_object(data: dict[str, Any]) -> Resource:
+    """Raises BadField."""
     name = (data.get("metadata") or {}).get("name", "")
     try:
         return typed(data)

@@ -164,6 +164,7 @@ class Tap:
         self.ended: Callable[[Call], None] | None = None  # is told of each call that has come to its end
         self._rules: list[Rule] = []
         self._number = 0
+        self._dropped = 0  # the oldest, which are not kept any more
 
     # --- acting
 
@@ -229,6 +230,14 @@ class Tap:
     def named(self, *methods: str) -> list[Call]:
         return [call for call in self.calls if call.method in methods]
 
+    def mark(self) -> int:
+        """This moment, for `since`."""
+        return self._dropped + len(self.calls)
+
+    def since(self, mark: int) -> list[Call]:
+        """The calls that began after it, of those that are kept."""
+        return self.calls[max(0, mark - self._dropped) :]
+
     async def passed(
         self, method: str, caller: str, address: str, request: Message, send: Callable[[], Awaitable[Any]]
     ) -> Any:
@@ -260,6 +269,7 @@ class Tap:
         self.calls.append(call)
         if len(self.calls) > KEPT:
             del self.calls[: KEPT // 10]
+            self._dropped += KEPT // 10
         return call
 
 

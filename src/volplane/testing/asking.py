@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -21,12 +21,17 @@ PAUSE = 0.05  # seconds, while the driver starts again
 Listed = tuple[frozenset[str], frozenset[str]]
 
 
-async def listed(promises: Promises, calls: Sequence[Call], directory: str) -> Listed:
-    """Volumes and snapshots by their ids, as far as the driver's instances below the directory list them."""
-    sockets = {call.address for call in calls if call.method == "ControllerGetCapabilities"}
+def controllers(calls: Iterable[Call], directory: str) -> set[str]:
+    """The sockets of the driver's controllers below the directory."""
+    asked = {call.address for call in calls if call.method == "ControllerGetCapabilities"}
+    return {socket for socket in asked if socket.startswith(f"{directory}/")}
+
+
+async def listed(promises: Promises, sockets: Iterable[str]) -> Listed:
+    """Volumes and snapshots by their ids, as far as those who serve there list them."""
     volumes: set[str] = set()
     snapshots: set[str] = set()
-    for socket in sorted(one for one in sockets if one.startswith(f"{directory}/")):
+    for socket in sorted(sockets):
         async with Channel(socket, component=WHO) as channel:
             if promises.has("list"):
                 async for reply in _pages(channel, "ListVolumes", v1.ListVolumesRequest()):

@@ -12,6 +12,7 @@ import itertools
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -31,7 +32,9 @@ from volplane.cluster.brought import Brought
 from volplane.cluster.guest import Guest
 from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Rule, Tap, Twice, tapped
+from volplane.host import Host
 from volplane.host.mounts import read_table, unmount
+from volplane.testing.leftovers import RELEASE_PAUSE, RELEASES, Leftovers, release
 from volplane.testing.things import DATA, DEVICE, NAMESPACE, PATIENCE, Claim, RunningPod, Snapshot
 from volplane.testing.waiting import until
 
@@ -55,6 +58,7 @@ class Handle:
         self._made: list[tuple[type[Resource], str]] = []
         self._before: set[str] = set()
         self._first_call = 0
+        self._leftovers = Leftovers(cluster, tap)
 
     # --- life
 
@@ -254,8 +258,8 @@ class Handle:
     # --- between tests
 
     def begin(self) -> None:
-        self._first_call = self.tap.calls[-1].number if self.tap.calls else 0
         self._before = set(self.left())
+        self._first_call = self.tap.calls[-1].number if self.tap.calls else 0
 
     def clean(self) -> list[str]:
         """Remove what the test has made; what is left then, in words."""
@@ -276,7 +280,15 @@ class Handle:
                 self._await_none(kind)
         except TooLate as late:
             return [str(late)]
-        return sorted(set(self.left()) - self._before)
+        return self._left_behind()
+
+    def _left_behind(self) -> list[str]:
+        """What a container had open is free a moment after its last process has ended."""
+        for _ in range(RELEASES):
+            if not (left := sorted(set(self.left()) - self._before)):
+                break
+            time.sleep(RELEASE_PAUSE)
+        return left
 
     def _await_none(self, kind: type[Resource]) -> None:
         cache = self.client.cache(kind)
@@ -293,14 +305,8 @@ class Handle:
         self.until(kind, lambda: not any(cache.get(name, NAMESPACE) for name in names), what)
 
     def left(self) -> list[str]:
-        """Mounts of volumes on the nodes."""
-        return self.run(self._mounts())
-
-    async def _mounts(self) -> list[str]:
-        table = await self.cluster.host.mounts()
-        inside = ("kubernetes.io~csi", "kubernetes.io/csi")
-        root = str(self.cluster.layout.directory / "n")
-        return [f"mount {e.target}" for e in table.under(root) if any(part in e.target for part in inside)]
+        """Mounts and devices of volumes, and what the driver lists that no object of the cluster is for."""
+        return self.run(self._leftovers.found())
 
 
 class Met:
@@ -386,11 +392,16 @@ async def _lives(
 ) -> None:
     found = guest_of(driver, directory)
     brought = Brought(guests=(found,), ours=False) if found else Brought()
+    host = Host()
     with tapped() as tap:
-        async with Cluster(Settings(data_dir=str(place / "c"), **settings), brought) as cluster:
-            await cluster.ready()
-            for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):
-                await cluster.client.cache(kind).synced()
-            handle = cls(cluster, tap)
-            started.set_result(handle)
-            await handle.asked_to_end()
+        try:
+            async with Cluster(Settings(data_dir=str(place / "c"), **settings), brought) as cluster:
+                await cluster.ready()
+                for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, StorageClass):
+                    await cluster.client.cache(kind).synced()
+                handle = cls(cluster, tap)
+                started.set_result(handle)
+                await handle.asked_to_end()
+        finally:
+            await release(host, place, tap.calls)
+            await host.close()

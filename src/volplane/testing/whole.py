@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -30,8 +29,7 @@ from volplane.cluster.separate import Separate
 from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Tap
 from volplane.host import Host
-from volplane.host.devices import DELETED
-from volplane.testing import asking, killing, ledger, specs
+from volplane.testing import asking, killing, leftovers, saying, specs
 from volplane.testing.case import Broken, NotPromised
 from volplane.testing.ledger import Tally
 from volplane.testing.promises import Promises
@@ -42,9 +40,7 @@ from volplane.testing.waiting import until
 NAMESPACE = "default"
 CLEARING = 30.0  # seconds; what is not gone by then is taken away by force
 RESTART = 0.5  # seconds before a driver that was killed is started again, at most
-RELEASES, RELEASE_PAUSE = 20, 0.1  # a device is busy until the last process of its container is gone
 _RETRYING = ("provisioner", "attacher", "resizer", "snapshotter")
-KUBELET_PARTS = ("pods", "plugins/kubernetes.io/csi")
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +78,7 @@ class Whole:
         )
         self._brought = Brought(guests=(quick(guest),), ours=False)
         self._known: set[tuple[type[Resource], str]] = set()
+        self._controllers: set[str] = set()  # sockets
         self.cluster: Cluster | Separate
 
     async def __aenter__(self) -> Whole:
@@ -123,20 +120,9 @@ class Whole:
         try:
             for member in self.cluster.members:
                 await power.lose(member.root, host)
-            await self._released(host)
+            await leftovers.release(host, self.directory, self.calls())
         finally:
             await host.close()
-
-    async def _released(self, host: Host) -> None:
-        bound = await self._devices(host)
-        for _ in range(RELEASES):
-            for device, file in bound.items():
-                with suppress(OSError):
-                    await host.loop_detach(device, file)
-            if not (bound := await self._devices(host)):
-                return
-            await asyncio.sleep(RELEASE_PAUSE)
-        log.error("still bound, and somebody uses them: %s", ", ".join(sorted(bound)))
 
     @property
     def client(self) -> Any:
@@ -372,10 +358,14 @@ class Whole:
     def marks(self) -> dict[str, int]:
         self.stuck.begin()
         self.waiting = ""
-        return {}
+        return saying.sizes(self._roots)
+
+    @property
+    def _roots(self) -> dict[str, Path]:
+        return {member.name: member.root for member in self.cluster.members}
 
     def logs(self, since: dict[str, int]) -> dict[str, str]:
-        """The warnings that the cluster has told, and what was waited for last."""
+        """The driver's words, the warnings that the cluster has told, and what was waited for last."""
         told = []
         for event in self.client.cache(Event).all():
             if event.type == "Warning":
@@ -383,32 +373,21 @@ class Whole:
                 told.append(
                     f"{event.last_timestamp} {about.kind} {about.name}: {event.reason}: {event.message}"
                 )
-        made = {"warnings": "\n".join(sorted(told)[-40:])}
+        made = {**saying.said(self._roots, since), "warnings": "\n".join(sorted(told)[-40:])}
         return {**made, **({"waiting for": self.waiting} if self.waiting else {})}
 
     # --- what there is
 
     async def left(self) -> list[str]:
         """Mounts of the driver's volumes on any node."""
-        table = await self.cluster.host.mounts()
-        places = [str(member.root / part) for member in self.cluster.members for part in KUBELET_PARTS]
-        mine = ("kubernetes.io~csi", "kubernetes.io/csi")
-        return [e.target for place in places for e in table.under(place) if any(m in e.target for m in mine)]
+        return await leftovers.mounts(self.cluster.host, self._roots.values())
 
     async def tally(self) -> Tally:
-        loops = await self._devices(self.cluster.host)
+        loops = await leftovers.devices(self.cluster.host, self.directory, self.calls())
         mine = (f"{device} ({file})" for device, file in loops.items())
-        volumes, snapshots = await asking.listed(self.promises, self.calls(), str(self.directory))
+        self._controllers |= asking.controllers(self.calls(), str(self.directory))  # not all calls are kept
+        volumes, snapshots = await asking.listed(self.promises, self._controllers)
         return Tally(frozenset(await self.left()), frozenset(mine), volumes, snapshots)
-
-    async def _devices(self, host: Host) -> dict[str, str]:
-        """Those that are bound to our files. One that is deleted is nowhere: it had the name of a volume."""
-        found, volumes = await host.loops_below(str(self.directory)), ledger.volumes(self.calls())
-        for device, file in (await host.loops()).items():
-            path = Path(file.removesuffix(DELETED))
-            if file.endswith(DELETED) and {path.name, path.stem} & volumes:
-                found[device] = str(path)
-        return found
 
     def calls(self) -> list[Call]:
         """All that were made, in the order of their start."""

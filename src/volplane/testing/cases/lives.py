@@ -119,8 +119,8 @@ def _has_more(claim: PersistentVolumeClaim | None) -> bool:
 @asynccontextmanager
 async def accounted(world: Whole) -> AsyncIterator[None]:
     """What is made inside is made once, is in one place at a time, and is gone at the end."""
-    before, first = await world.tally(), len(world.calls())
+    before, first = await world.tally(), world.tap.mark()
     yield
     after = await world.tally()
-    for wrong in (*ledger.judged(world.calls()[first:]), *after.beyond(before)):
+    for wrong in (*ledger.judged(world.tap.since(first)), *after.beyond(before)):
         demand(False, wrong.what, section=wrong.section)

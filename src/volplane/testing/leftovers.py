@@ -1,0 +1,100 @@
+"""What is left of a cluster's volumes: mounts, loop devices, and what its driver still has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from volplane.api.core import PersistentVolume
+from volplane.api.snapshot import VolumeSnapshotContent
+from volplane.cluster.whole import Cluster
+from volplane.csi.outcome import CallError
+from volplane.csi.tap import Call, Tap
+from volplane.host import Host
+from volplane.host.devices import DELETED
+from volplane.testing import asking, ledger
+from volplane.testing.promises import Promises
+
+RELEASES, RELEASE_PAUSE = 20, 0.1  # a device is busy until the last process of its container is gone
+LISTING = 15.0  # seconds in which a driver that was killed answers again
+
+_PARTS = ("pods", "plugins/kubernetes.io/csi")  # of a node's directory
+_VOLUMES = ("kubernetes.io~csi", "kubernetes.io/csi")  # in the paths of volumes there
+
+log = logging.getLogger(__name__)
+
+
+async def mounts(host: Host, roots: Iterable[Path]) -> list[str]:
+    """Of the driver's volumes, below the nodes' directories."""
+    table = await host.mounts()
+    found = [entry.target for root in roots for part in _PARTS for entry in table.under(str(root / part))]
+    return [target for target in found if any(part in target for part in _VOLUMES)]
+
+
+async def devices(host: Host, directory: Path, calls: Iterable[Call]) -> dict[str, str]:
+    """Those that are bound to files there. One that is deleted is nowhere: it had the name of a volume."""
+    found, volumes = await host.loops_below(str(directory)), ledger.volumes(calls)
+    for device, file in (await host.loops()).items():
+        path = Path(file.removesuffix(DELETED))
+        if file.endswith(DELETED) and {path.name, path.stem} & volumes:
+            found[device] = str(path)
+    return found
+
+
+async def release(host: Host, directory: Path, calls: Iterable[Call]) -> None:
+    """The machine is given back what a driver has left bound."""
+    known = list(calls)
+    bound = await devices(host, directory, known)
+    for _ in range(RELEASES):
+        for device, file in bound.items():
+            with suppress(OSError):
+                await host.loop_detach(device, file)
+        if not (bound := await devices(host, directory, known)):
+            return
+        await asyncio.sleep(RELEASE_PAUSE)
+    log.error("still bound, and somebody uses them: %s", ", ".join(sorted(bound)))
+
+
+class Leftovers:
+    """Of a cluster whose calls pass the tap."""
+
+    def __init__(self, cluster: Cluster, tap: Tap) -> None:
+        self._cluster, self._tap = cluster, tap
+        self._controllers: set[str] = set()  # sockets
+
+    async def found(self) -> list[str]:
+        host, place = self._cluster.host, self._cluster.layout.directory
+        mounted = await mounts(host, [member.root for member in self._cluster.members])
+        bound = await devices(host, place, self._tap.calls)
+        volumes, snapshots = await self._listed(str(place))
+        return [
+            *(f"mount {target}" for target in mounted),
+            *(f"loop device {device} of {file}" for device, file in bound.items()),
+            *(f"volume {id}, which only the driver knows" for id in volumes),
+            *(f"snapshot {id}, which only the driver knows" for id in snapshots),
+        ]
+
+    async def _listed(self, place: str) -> asking.Listed:
+        """What a driver of the user's has, if it lists it, and no object of the cluster is for."""
+        facts = self._cluster.learned.facts
+        self._controllers |= asking.controllers(self._tap.calls, place)  # not all calls are kept
+        promises = Promises(controller={name for fact in facts for name in fact.controller})
+        try:
+            async with asyncio.timeout(LISTING):
+                sockets = filter(os.path.exists, self._controllers)
+                volumes, snapshots = await asking.listed(promises, sockets)
+        except (TimeoutError, CallError) as error:
+            log.warning("whether the driver has more than the cluster is not known: %s", error or "no answer")
+            return frozenset(), frozenset()
+        client = self._cluster.client
+        if volumes:
+            known = [volume.spec.csi for volume in await client.list(PersistentVolume)]
+            volumes -= {source.volume_handle for source in known if source is not None}
+        if snapshots:
+            contents = await client.list(VolumeSnapshotContent)
+            snapshots -= {one.status.snapshot_handle for one in contents if one.status is not None}
+        return volumes, snapshots

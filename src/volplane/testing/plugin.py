@@ -48,10 +48,10 @@ def csi_driver(pytestconfig: pytest.Config) -> object:
 
     Make a fixture of the same name to say it in Python.
     """
-    if line := _chosen(pytestconfig, "csi_driver_command"):
-        return line
-    file = _chosen(pytestconfig, "csi_driver")
-    return (pytestconfig.rootpath / file) if file else None
+    line, file = _chosen(pytestconfig, "csi_driver_command"), _chosen(pytestconfig, "csi_driver")
+    if line and file:
+        raise pytest.UsageError("csi-driver and csi-driver-command: the driver under test is one of them")
+    return line or ((pytestconfig.rootpath / file) if file else None)
 
 
 @pytest.fixture(scope="session")
@@ -66,10 +66,19 @@ class Keeper:
     def __init__(self, start: Callable[[], Handle]) -> None:
         self._start = start
         self._handle: Handle | None = None
+        self._failure = ""
 
     def get(self) -> Handle:
+        """Fails the test if it does not start; it is tried once, not for every test again."""
+        from volplane.cluster.errors import CannotStart
+
+        if self._handle is None and not self._failure:
+            try:
+                self._handle = self._start()
+            except CannotStart as error:
+                self._failure = f"the cluster does not start: {error}"
         if self._handle is None:
-            self._handle = self._start()
+            pytest.fail(self._failure, pytrace=False)
         return self._handle
 
     def discard(self) -> None:
@@ -86,11 +95,17 @@ def volplane_keeper(
         pytest.skip("a cluster needs root: volumes are mounted for real")
     from volplane.testing.handle import Handle
 
-    nodes = int(_chosen(pytestconfig, "csi_nodes") or 2)
+    nodes = _nodes(_chosen(pytestconfig, "csi_nodes"))
     directory = Path(pytestconfig.rootpath)
     keeper = Keeper(lambda: Handle.start(csi_driver, {"nodes": nodes, **volplane_settings}, directory))
     yield keeper
     keeper.discard()
+
+
+def _nodes(text: str) -> int:
+    if text and not (text.isdecimal() and int(text)):
+        raise pytest.UsageError(f"csi-nodes is how many nodes there are, not {text!r}")
+    return int(text or 2)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ SETTLE = 30.0  # seconds until a call that was disturbed must have come to its e
 Mode = v1.VolumeCapability.AccessMode
 WRITER = convert.capability(Mode.SINGLE_NODE_WRITER)
 BLOCK = convert.capability(Mode.SINGLE_NODE_WRITER, block=True)
+SHARED = convert.capability(Mode.MULTI_NODE_MULTI_WRITER)
 _UNSETTLED = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
 
 Around = Callable[["Remote", str, Message], Awaitable[Any]]
@@ -182,13 +183,16 @@ class Bench:
         }
 
     async def takes(self, capability: v1.VolumeCapability) -> bool:
-        """Whether volumes can be made with it."""
+        """Whether volumes can be made with it; shared ones, so that two nodes reach them."""
         volume = Volume(self, self.wanted(self.fresh(), capability=capability), capability)
         try:
             await volume.create()
-        except CallError:
+            if capability is SHARED:
+                self.need_second(volume)
+        except (CallError, NotPromised):
             return False
-        await volume.remove()
+        finally:
+            await volume.remove()
         return True
 
     # --- words
@@ -250,6 +254,12 @@ class Bench:
         volume = await self.create(node=at, **more)
         await volume.up(at)
         return volume
+
+    async def written(self, of: int = MIB, **more: Any) -> tuple[Volume, bytes]:
+        """One with data on it, in use at the first node; and the data."""
+        volume, data = await self.published(**more), self.payload(of)
+        await volume.write(volume.target(self.nodes[0]), data)
+        return volume, data
 
     def need_second(self, volume: Volume) -> Remote:
         """The second node, if the volume can be reached from there."""
@@ -334,7 +344,7 @@ class Bench:
         """By force, what is still mounted below the nodes' directories; the driver's own data is its own."""
         return [t for node in self.nodes for t in await self.host.call(force_unmounted, str(node.root))]
 
-    def payload(self, size: int = 1 << 20) -> bytes:
+    def payload(self, size: int = MIB) -> bytes:
         return self.random.randbytes(size)
 
     async def same(self, volume: Volume, path: str, data: bytes, when: str, *, section: str = "") -> None:

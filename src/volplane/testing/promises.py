@@ -40,6 +40,7 @@ WORDS = {
     "secrets": "no secrets were given (--secret)",
     "nodes": "it runs on one node only",
     "block": "CreateVolume refuses raw devices",
+    "shared": "its volumes are not for several nodes at once",
     "inline": "it has no volumes that live and die with a pod (Ephemeral)",
 }
 
@@ -52,7 +53,7 @@ class Promises(Struct):
     node: set[str] = set()
     group: set[str] = set()
     expansion: str = ""  # ONLINE, OFFLINE
-    more: set[str] = set()  # what is known from elsewhere: secrets, mutable, nodes, inline
+    more: set[str] = set()  # what is known from elsewhere: secrets, mutable, nodes, block, shared, inline
 
     def has(self, need: str) -> bool:
         return need in self.all()

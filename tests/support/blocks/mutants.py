@@ -168,6 +168,37 @@ class KeepsTheDevice(Blocks):
         return None
 
 
+class PublishesUnstaged(Blocks):
+    """Binds the staging directory, whatever is there."""
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        if request.volume_capability.HasField("block"):
+            return await super().node_publish_volume(request)
+        await self.mounter.publish_directory(request.staging_target_path, request.target_path)
+        return v1.NodePublishVolumeResponse()
+
+
+class SharesNothing(Blocks):
+    """Says yes to many nodes, and each has a directory of its own."""
+
+    async def create_volume(self, request: v1.CreateVolumeRequest) -> v1.CreateVolumeResponse:
+        for capability in request.volume_capabilities:
+            capability.access_mode.mode = v1.VolumeCapability.AccessMode.SINGLE_NODE_WRITER
+        return await super().create_volume(request)
+
+    def admit(self, nodes: list[str], request: v1.ControllerPublishVolumeRequest) -> None:
+        """At as many nodes as ask."""
+
+    async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
+        return v1.NodeStageVolumeResponse()
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        own = str(self.root / f"{request.volume_id}.{self.node}")
+        await self.host.call(os.makedirs, own, exist_ok=True)
+        await self.mounter.publish_directory(own, request.target_path)
+        return v1.NodePublishVolumeResponse()
+
+
 MUTANTS: Mapping[str, type[Blocks]] = {
     "none": Rich,
     "not-idempotent": NotIdempotent,
@@ -185,5 +216,7 @@ MUTANTS: Mapping[str, type[Blocks]] = {
     "forgets-attachments": ForgetsAttachments,
     "refuses-what-is-published": RefusesWhatIsPublished,
     "keeps-the-device": KeepsTheDevice,
+    "publishes-unstaged": PublishesUnstaged,
+    "shares-nothing": SharesNothing,
     **RICH,
 }

@@ -19,6 +19,8 @@ from volplane.testing.cases import (
     metadata,
     modify,
     node,
+    order,
+    sharing,
     told,
 )
 
@@ -32,6 +34,8 @@ BARE: tuple[Case, ...] = (
     *controller.case,
     *attach.case,
     *node.case,
+    *sharing.case,
+    *order.case,
     *growth.case,
     *copies.case,
     *groups.case,

@@ -6,9 +6,10 @@ import asyncio
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import Bench
+from volplane.testing.bench import Bench, Remote
 from volplane.testing.case import NotPromised, Table, demand
 from volplane.testing.cases.controller import UNKNOWN
+from volplane.testing.volume import Volume
 
 case = Table()
 
@@ -114,13 +115,8 @@ async def other_access(bench: Bench) -> None:
     "create",
 )
 async def limit(bench: Bench) -> None:
-    node = bench.nodes[-1]
-    if not 0 < node.most <= FEW:
-        raise NotPromised(f"the node's limit is {node.most or 'none'}, and not tried out above {FEW}")
-    volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
-    for volume in volumes[:-1]:
-        await volume.attach(node)
-    request = volumes[-1].publish_request(node)
+    node, _, more = await _full(bench)
+    request = more.publish_request(node)
     await bench.refused(
         (Code.RESOURCE_EXHAUSTED,),
         bench.controller,
@@ -128,6 +124,30 @@ async def limit(bench: Bench) -> None:
         request,
         "past the node's limit",
     )
+
+
+@case(
+    "attach/limit is given back",
+    "ControllerUnpublishVolume",
+    "A node at its limit takes another volume when one has left it.",
+    "attach",
+    "create",
+)
+async def given_back(bench: Bench) -> None:
+    node, attached, more = await _full(bench)
+    await attached.detach(node)
+    await more.attach(node)
+
+
+async def _full(bench: Bench) -> tuple[Remote, Volume, Volume]:
+    """A node at its limit, one of the volumes that are there, and one that is not."""
+    node = bench.nodes[-1]
+    if not 0 < node.most <= FEW:
+        raise NotPromised(f"the node's limit is {node.most or 'none'}, and not tried out above {FEW}")
+    volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
+    for volume in volumes[:-1]:
+        await volume.attach(node)
+    return node, volumes[0], volumes[-1]
 
 
 @case(

@@ -67,6 +67,22 @@ async def two_pods(world: Whole) -> None:
 
 
 @case(
+    "cluster/pods of two nodes",
+    "Kubernetes: ReadWriteMany is for many nodes",
+    "Pods of two nodes use a volume at the same time, and each finds what the other has written.",
+    "create",
+    "shared",
+)
+async def two_nodes(world: Whole) -> None:
+    claim = await world.claim(mode="ReadWriteMany")
+    _, told = await stays(world, claim, node="worker-1")
+    second = await world.second_node(claim)
+    await same(world, claim, told, f"on {second}, while worker-1 has it", node=second)
+    back = await written(world, claim, node=second)
+    await same(world, claim, back, "on worker-1, written by the other node", node="worker-1")
+
+
+@case(
     "cluster/read-only mount",
     "Kubernetes: readOnly of a volume mount",
     "A container that mounts the volume with readOnly reads it, and cannot write.",

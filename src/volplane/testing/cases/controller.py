@@ -22,13 +22,8 @@ def _provisions(mode: str, block: bool) -> Body:
         wanted = v1.VolumeCapability.FromString(capability.SerializeToString())
         volume = await bench.create(capability=wanted)
         demand(volume.id, "CreateVolume is OK and names no volume")
-        if not block or bench.promises.has("stage"):
-            node = bench.nodes[0]
-            data = bench.payload()
-            if mode == ROX:
-                await volume.up(node)
-                return
-            path = await volume.up(node)
+        path, data = await volume.up(bench.nodes[0]), bench.payload()
+        if mode != ROX:
             await volume.write(path, data)
             await bench.same(volume, path, data, f"on a {spelled(capability)} volume")
 
@@ -261,12 +256,18 @@ async def get(bench: Bench) -> None:
     )
 
 
-@case("capacity/answer", "GetCapacity", "What is left is a number that is not negative.", "capacity")
-async def get_capacity(bench: Bench) -> None:
+async def room(bench: Bench) -> v1.GetCapacityResponse:
+    """What is left for volumes of the first node."""
     request = v1.GetCapacityRequest(volume_capabilities=[WRITER], parameters=bench.parameters)
     if bench.promises.has("topology") and bench.nodes[0].topology:
         request.accessible_topology.CopyFrom(convert.topology(bench.nodes[0].topology))
-    reply = await bench.controller.call("GetCapacity", request)
+    reply: v1.GetCapacityResponse = await bench.controller.call("GetCapacity", request)
+    return reply
+
+
+@case("capacity/answer", "GetCapacity", "What is left is a number that is not negative.", "capacity")
+async def get_capacity(bench: Bench) -> None:
+    reply = await room(bench)
     demand(reply.available_capacity >= 0, f"{reply.available_capacity} bytes are available")
 
 

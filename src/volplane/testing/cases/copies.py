@@ -42,6 +42,20 @@ async def snapshot(bench: Bench, volume: Volume) -> v1.Snapshot:
     return made
 
 
+async def listed(bench: Bench, most: int = 0) -> list[str]:
+    """The ids of all snapshots, page by page."""
+    found: list[str] = []
+    token = ""
+    while True:
+        request = v1.ListSnapshotsRequest(max_entries=most, starting_token=token, secrets=bench.secrets)
+        reply = await bench.controller.call("ListSnapshots", request)
+        came = [entry.snapshot.snapshot_id for entry in reply.entries]
+        demand(not most or len(came) <= most, f"{most} entries are the most that is asked for, {came} came")
+        found, token = found + came, reply.next_token
+        if not token:
+            return found
+
+
 def of_snapshot(made: v1.Snapshot) -> v1.VolumeContentSource:
     return v1.VolumeContentSource(snapshot={"snapshot_id": made.snapshot_id})
 
@@ -74,9 +88,7 @@ async def one_moment(bench: Bench) -> None:
     "create",
 )
 async def its_own(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    written = bench.payload()
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(), bench.nodes[0]
     made = await snapshot(bench, volume)
     first = await bench.published(source=of_snapshot(made))
     said = first.made.content_source.snapshot.snapshot_id
@@ -140,9 +152,7 @@ async def delete_unknown(bench: Bench) -> None:
     "create",
 )
 async def outlives(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    written = bench.payload()
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(), bench.nodes[0]
     await volume.down(node)
     made = await snapshot(bench, volume)
     try:
@@ -188,9 +198,7 @@ async def lists(bench: Bench) -> None:
     "create",
 )
 async def clone(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    written = bench.payload()
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(), bench.nodes[0]
     await volume.down(node)
     source = v1.VolumeContentSource(volume={"volume_id": volume.id})
     copy = await bench.published(source=source)

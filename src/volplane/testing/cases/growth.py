@@ -96,9 +96,8 @@ async def fills(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
     "expand-online",
 )
 async def online(bench: Bench) -> None:
-    volume, node = await bench.published(capability=growing()), bench.nodes[0]
-    written, size = bench.payload(), 2 * bench.size
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(capability=growing()), bench.nodes[0]
+    size = 2 * bench.size
     if await controller_grown(bench, volume, size):
         await node_grown(bench, volume, node, size)
     await fills(bench, volume, node, size)
@@ -113,9 +112,8 @@ async def online(bench: Bench) -> None:
     "expand",
 )
 async def offline(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    written, size = bench.payload(), 2 * bench.size
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(), bench.nodes[0]
+    size = 2 * bench.size
     await volume.down(node)
     required = await controller_grown(bench, volume, size)
     await volume.up(node)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from volplane.csi import v1
 from volplane.testing.bench import BLOCK, Bench, mounted_below
 from volplane.testing.case import NotPromised, Table, demand
+from volplane.testing.cases import copies
 from volplane.testing.cases.controller import listed
 from volplane.testing.cases.disturbed import life
 
@@ -103,19 +103,7 @@ async def volumes(bench: Bench) -> None:
     "list-snapshots",
 )
 async def snapshots(bench: Bench) -> None:
-    before = await _snapshots(bench)
+    before = set(await copies.listed(bench))
     await _lives(bench)
-    left = sorted(await _snapshots(bench) - before)
+    left = sorted(set(await copies.listed(bench)) - before)
     demand(not left, f"still listed: {', '.join(left)}")
-
-
-async def _snapshots(bench: Bench) -> set[str]:
-    found: set[str] = set()
-    token = ""
-    while True:
-        request = v1.ListSnapshotsRequest(starting_token=token, secrets=bench.secrets)
-        reply = await bench.controller.call("ListSnapshots", request)
-        found |= {entry.snapshot.snapshot_id for entry in reply.entries}
-        token = reply.next_token
-        if not token:
-            return found

@@ -36,9 +36,7 @@ async def modified(bench: Bench, volume: Volume) -> None:
     "create",
 )
 async def in_use(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    written = bench.payload()
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(), bench.nodes[0]
     for _ in range(2):
         await modified(bench, volume)
     await bench.same(volume, volume.target(node), written, "after the volume was modified in use")

@@ -25,9 +25,7 @@ MANY = 6
     "create",
 )
 async def data(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    written = bench.payload(4 << 20)
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(of=4 << 20), bench.nodes[0]
     await bench.same(volume, volume.target(node), written, "right after it was written")
     await volume.unpublish(node)
     await bench.same(volume, await volume.publish(node, "b"), written, "at a second target after the first")
@@ -72,9 +70,7 @@ async def single_writer(bench: Bench) -> None:
     "create",
 )
 async def readonly(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    written = bench.payload()
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(), bench.nodes[0]
     await volume.unpublish(node)
     path = await volume.publish(node, "b", readonly=True)
     await bench.same(volume, path, written, "at a read-only target")
@@ -218,9 +214,7 @@ async def never_staged(bench: Bench) -> None:
     "create",
 )
 async def keeps_data(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    written = bench.payload()
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(), bench.nodes[0]
     for _ in range(2):
         await volume.down(node)
         await bench.same(volume, await volume.up(node), written, "after unstage and stage")
@@ -249,9 +243,7 @@ async def path_is_left(bench: Bench) -> None:
     "create",
 )
 async def block(bench: Bench) -> None:
-    volume, node = await bench.published(capability=BLOCK), bench.nodes[0]
-    written = bench.payload()
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(capability=BLOCK), bench.nodes[0]
     await bench.same(volume, volume.target(node), written, "on the device")
     await volume.down(node)
     await bench.same(volume, await volume.up(node), written, "on the device, when it came back")
@@ -267,7 +259,7 @@ async def block(bench: Bench) -> None:
 async def stats(bench: Bench) -> None:
     volume, node = await bench.published(), bench.nodes[0]
     await volume.write(volume.target(node), bench.payload())
-    reply = await _stats(node, volume, volume.target(node))
+    reply = await measured(node, volume, volume.target(node))
     demand(reply.usage, "no usage is told")
     for usage in reply.usage:
         unit = v1.VolumeUsage.Unit.Name(usage.unit)
@@ -290,7 +282,7 @@ async def stats_unknown(bench: Bench) -> None:
     await bench.refused((Code.NOT_FOUND,), node, "NodeGetVolumeStats", request, "of a path that is not there")
 
 
-async def _stats(node: Remote, volume: Volume, path: str) -> v1.NodeGetVolumeStatsResponse:
+async def measured(node: Remote, volume: Volume, path: str) -> v1.NodeGetVolumeStatsResponse:
     request = v1.NodeGetVolumeStatsRequest(
         volume_id=volume.id, volume_path=path, staging_target_path=volume.staging(node)
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
-from volplane.testing.bench import WRITER, Bench, Mode
+from volplane.testing.bench import Bench, Mode
 from volplane.testing.case import NotPromised, Table, demand
-from volplane.testing.cases.attach import FEW
+from volplane.testing.cases import copies
+from volplane.testing.cases.controller import room
 from volplane.testing.cases.copies import snapshot
 from volplane.testing.cases.growth import controller_grown
+from volplane.testing.cases.node import measured
 
 case = Table()
 
@@ -98,10 +100,7 @@ async def get_condition(bench: Bench) -> None:
 )
 async def node_condition(bench: Bench) -> None:
     volume, node = await bench.published(), bench.nodes[0]
-    request = v1.NodeGetVolumeStatsRequest(
-        volume_id=volume.id, volume_path=volume.target(node), staging_target_path=volume.staging(node)
-    )
-    reply = await node.call("NodeGetVolumeStats", request)
+    reply = await measured(node, volume, volume.target(node))
     demand(reply.HasField("volume_condition"), f"{volume.id} is told without its condition")
     _healthy(reply.volume_condition, "NodeGetVolumeStats", "NodeGetVolumeStats")
 
@@ -142,25 +141,12 @@ async def get_grown(bench: Bench) -> None:
 async def snapshot_pages(bench: Bench) -> None:
     ids = [(await snapshot(bench, await bench.create())).snapshot_id for _ in range(3)]
     for most in (0, 1, 2):
-        found = await _snapshots(bench, most)
+        found = await copies.listed(bench, most)
         missing = [one for one in ids if found.count(one) != 1]
         demand(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
     request = v1.DeleteSnapshotRequest(snapshot_id=ids[0], secrets=bench.secrets)
     await bench.controller.call("DeleteSnapshot", request)
-    demand(ids[0] not in await _snapshots(bench), f"{ids[0]} is deleted and still listed")
-
-
-async def _snapshots(bench: Bench, most: int = 0) -> list[str]:
-    found: list[str] = []
-    token = ""
-    while True:
-        request = v1.ListSnapshotsRequest(max_entries=most, starting_token=token, secrets=bench.secrets)
-        reply = await bench.controller.call("ListSnapshots", request)
-        came = [entry.snapshot.snapshot_id for entry in reply.entries]
-        demand(not most or len(came) <= most, f"{most} entries are the most that is asked for, {came} came")
-        found, token = found + came, reply.next_token
-        if not token:
-            return found
+    demand(ids[0] not in await copies.listed(bench), f"{ids[0]} is deleted and still listed")
 
 
 @case(
@@ -208,10 +194,7 @@ async def get_snapshot(bench: Bench) -> None:
     "create",
 )
 async def largest(bench: Bench) -> None:
-    request = v1.GetCapacityRequest(volume_capabilities=[WRITER], parameters=bench.parameters)
-    if bench.promises.has("topology") and bench.nodes[0].topology:
-        request.accessible_topology.CopyFrom(convert.topology(bench.nodes[0].topology))
-    reply = await bench.controller.call("GetCapacity", request)
+    reply = await room(bench)
     for bound in ("maximum_volume_size", "minimum_volume_size"):
         demand(getattr(reply, bound).value >= 0, f"{bound} is {getattr(reply, bound).value}")
     most = reply.maximum_volume_size.value
@@ -245,24 +228,6 @@ async def nowhere(bench: Bench) -> None:
     # That there is no such place may be seen as an argument that is wrong, too.
     codes = (Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT)
     await bench.refused(codes, bench.controller, "CreateVolume", request, "for a place that is not there")
-
-
-@case(
-    "attach/limit is given back",
-    "ControllerUnpublishVolume",
-    "A node at its limit takes another volume when one has left it.",
-    "attach",
-    "create",
-)
-async def given_back(bench: Bench) -> None:
-    node = bench.nodes[-1]
-    if not 0 < node.most <= FEW:
-        raise NotPromised(f"the node's limit is {node.most or 'none'}, and not tried out above {FEW}")
-    volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
-    for volume in volumes[:-1]:
-        await volume.attach(node)
-    await volumes[0].detach(node)
-    await volumes[-1].attach(node)
 
 
 @case(
@@ -303,9 +268,7 @@ async def several(bench: Bench) -> None:
 )
 async def next_pod(bench: Bench) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_SINGLE_WRITER)
-    volume, node = await bench.published(capability=capability), bench.nodes[0]
-    written = bench.payload()
-    await volume.write(volume.target(node), written)
+    (volume, written), node = await bench.written(capability=capability), bench.nodes[0]
     await volume.unpublish(node)
     await bench.same(
         volume, await volume.publish(node, "b"), written, "for the pod that came after the first"

@@ -1,0 +1,121 @@
+"""Calls in the wrong order, as a cluster makes them that has lost count.
+
+What the specification leaves open is not judged: such a call may be refused or done. But what is answered
+with OK has to be so, and whoever then calls in the right order finds the volume and its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from google.protobuf.message import Message
+
+from volplane.csi import v1
+from volplane.csi.outcome import CallError
+from volplane.testing.bench import Bench, Remote
+from volplane.testing.case import Body, Broken, Table, demand
+from volplane.testing.volume import Volume
+
+case = Table()
+
+
+async def _answered(remote: Remote, method: str, request: Message) -> bool:
+    """Whether it is OK: here both are right."""
+    try:
+        await remote.plain(method, request)
+    except CallError:
+        return False
+    return True
+
+
+@case(
+    "order/publish before stage",
+    "NodePublishVolume",
+    "A volume that is not staged is not published: the call is refused, or the target shows the volume and"
+    " not the empty directory where it would be staged.",
+    "create",
+    "stage",
+)
+async def before_stage(bench: Bench) -> None:
+    (volume, written), node = await bench.written(), bench.nodes[0]
+    await volume.down(node)
+    await volume.attach(node)
+    target = volume.target(node)
+    volume.targets[target] = node
+    if await _answered(node, "NodePublishVolume", volume.mount_request(node, target)):
+        found = await volume.read(target)
+        demand(found == written, f"OK, and {target} shows {len(found)} bytes of the {len(written)} written")
+    await _in_order(bench, volume, written, "NodePublishVolume came before NodeStageVolume")
+
+
+@case(
+    "order/stage before attach",
+    "NodeStageVolume",
+    "A volume that is not attached may be refused; attached, it is staged as if nobody had asked before.",
+    "create",
+    "attach",
+    "stage",
+)
+async def before_attach(bench: Bench) -> None:
+    (volume, written), node = await bench.written(), bench.nodes[0]
+    await volume.down(node)
+    request = volume.stage_request(node)
+    volume.staged[request.staging_target_path] = node
+    await _answered(node, "NodeStageVolume", request)
+    await _in_order(bench, volume, written, "NodeStageVolume came before ControllerPublishVolume")
+
+
+def _too_early(
+    method: str, after: str, ask: Callable[[Bench, Volume, Remote], tuple[Remote, Message]]
+) -> Body:
+    async def body(bench: Bench) -> None:
+        (volume, written), node = await bench.written(), bench.nodes[0]
+        remote, request = ask(bench, volume, node)
+        if not await _answered(remote, method, request):
+            await bench.same(volume, volume.target(node), written, f"while {method} was refused")
+        await _in_order(bench, volume, written, f"{method} came before {after}")
+
+    return body
+
+
+async def _in_order(bench: Bench, volume: Volume, written: bytes, what: str) -> None:
+    """The volume leaves the node and comes again, as it should have."""
+    node = bench.nodes[0]
+    try:
+        await volume.down(node)
+        path = await volume.up(node)
+    except CallError as error:
+        raise Broken(f"{what}; in the right order since then: {error}") from None
+    await bench.same(volume, path, written, f"after {what}")
+
+
+case.add(
+    "order/unstage before unpublish",
+    "NodeUnstageVolume",
+    "A volume that is still published may be refused; in the right order it leaves the node with its data.",
+    _too_early(
+        "NodeUnstageVolume",
+        "NodeUnpublishVolume",
+        lambda bench, volume, node: (
+            node,
+            v1.NodeUnstageVolumeRequest(volume_id=volume.id, staging_target_path=volume.staging(node)),
+        ),
+    ),
+    "create",
+    "stage",
+)
+case.add(
+    "order/detach before unstage",
+    "ControllerUnpublishVolume",
+    "A volume that is still in use may be refused; in the right order it leaves the node with its data.",
+    _too_early(
+        "ControllerUnpublishVolume",
+        "NodeUnstageVolume",
+        lambda bench, volume, node: (
+            bench.controller,
+            v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=bench.secrets),
+        ),
+    ),
+    "create",
+    "attach",
+)

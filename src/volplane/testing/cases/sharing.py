@@ -1,0 +1,78 @@
+"""One volume at two nodes at the same time, where its access mode is made for that."""
+
+from __future__ import annotations
+
+from volplane.csi import convert, v1
+from volplane.testing.bench import SHARED, Bench, Mode
+from volplane.testing.case import NotPromised, Table, demand
+from volplane.testing.cases.copies import of_snapshot, snapshot
+from volplane.testing.volume import Volume
+
+case = Table()
+
+READERS = convert.capability(Mode.MULTI_NODE_READER_ONLY)
+SHARED_BLOCK = convert.capability(Mode.MULTI_NODE_MULTI_WRITER, block=True)
+
+
+@case(
+    "share/two nodes write",
+    "CreateVolume",
+    "A volume for many writers (MULTI_NODE_MULTI_WRITER) is at two nodes at once, and each finds what the"
+    " other has written; it stays at the one when it leaves the other.",
+    "create",
+    "nodes",
+)
+async def writers(bench: Bench) -> None:
+    volume = await bench.create(capability=SHARED)
+    first, second = bench.nodes[0], bench.need_second(volume)
+    here, there = await volume.up(first), await volume.up(second)
+    for path, other, who in ((here, there, first.id), (there, here, second.id)):
+        written = bench.payload()
+        await volume.write(path, written, name=who)
+        found = await volume.read(other, name=who)
+        demand(found == written, f"{who} has written {len(written)} bytes, the other node finds {len(found)}")
+    await volume.down(first)
+    found = await volume.read(there, name=second.id)
+    demand(found == written, f"the volume has left {first.id}, and {second.id} finds {len(found)} bytes")
+
+
+@case(
+    "share/two nodes write to a device",
+    "CreateVolume",
+    "A raw device for many writers is at two nodes at once, and is the same at both.",
+    "create",
+    "nodes",
+)
+async def devices(bench: Bench) -> None:
+    volume = await bench.create(capability=SHARED_BLOCK)
+    first, second = bench.nodes[0], bench.need_second(volume)
+    here, there = await volume.up(first), await volume.up(second)
+    written = bench.payload()
+    await volume.write(here, written)
+    await bench.same(volume, there, written, f"on the device at {second.id}, written at {first.id}")
+
+
+@case(
+    "share/two nodes read",
+    "CreateVolume",
+    "A volume for many readers (MULTI_NODE_READER_ONLY) that is made from another is read at two nodes.",
+    "create",
+    "nodes",
+)
+async def readers(bench: Bench) -> None:
+    (volume, written), node = await bench.written(), bench.nodes[0]
+    await volume.down(node)
+    copy = await bench.create(capability=READERS, source=await _source(bench, volume))
+    for one in (node, bench.need_second(copy)):
+        await copy.attach(one, readonly=bench.promises.has("attach-readonly"))
+        await copy.stage(one)
+        path = await copy.publish(one, readonly=True)
+        await bench.same(copy, path, written, f"at {one.id}, one of two that read it")
+
+
+async def _source(bench: Bench, volume: Volume) -> v1.VolumeContentSource:
+    if bench.promises.has("snapshot"):
+        return of_snapshot(await snapshot(bench, volume))
+    if bench.promises.has("clone"):
+        return v1.VolumeContentSource(volume={"volume_id": volume.id})
+    raise NotPromised("it makes no volume from another, and an empty one has nothing to read")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 from volplane.csi.tap import Call
 from volplane.testing.report import Run, console, machine, page
@@ -44,14 +47,49 @@ def results() -> list[Result]:
     ]
 
 
-def made() -> Run:
-    return Run("d.example.com", "1.2", ["CREATE_DELETE_VOLUME"], 42, LINE, 3.25, ["n1"], results())
+def made(*, complete: bool = True) -> Run:
+    run = Run("d.example.com", "1.2", ["CREATE_DELETE_VOLUME"], 42, LINE, 3.25, ["n1"], results())
+    run.complete = complete
+    return run
 
 
 def test_the_replay_is_one_command_for_a_shell() -> None:
     run = made()
     words = shlex.split(run.replay(run.results[1]))
     assert words == [*LINE, "--focus", "^provision/capacity$", "--seed", "42"]
+
+
+def test_what_failed_in_a_later_round_is_run_up_to_that_round() -> None:
+    run = made()
+    run.results[1].round = 7
+    assert run.replay(run.results[1]).endswith("--seed 42 --repeat 7")
+
+
+def test_a_run_that_was_stopped_says_so_everywhere(tmp_path: Path) -> None:
+    run = made(complete=False)
+    assert "in 3.2 s, and stopped before its end: d.example.com" in console.verdict(run)
+    assert "stopped before its end" in page.page(run)
+    assert machine.plain(run)["complete"] is False
+    machine.write_junit(run, tmp_path / "r.xml")
+    suite = ElementTree.parse(tmp_path / "r.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("errors")) == ("4", "1")
+    assert [found.get("message") for found in suite.iter("error")] == ["stopped before its end"]
+
+
+def test_a_terminal_shows_the_case_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen, file = Terminal(), io.StringIO()
+    for stream in (screen, file):
+        progress = console.Progress(stream, total=3)
+        progress.begins("provision/slow one")
+        progress.end(made())
+    assert "provision/slow one" in screen.getvalue()
+    assert "slow one" not in file.getvalue()
 
 
 def test_the_terminal_tells_what_is_wrong_and_what_was_not_promised() -> None:
@@ -76,6 +114,7 @@ def test_junit_is_what_machines_read(tmp_path: Path) -> None:
     assert (passed.get("classname"), passed.get("name"), len(passed)) == ("d.example.com.identity", "name", 0)
     assert failed[0].get("type") == "CSI: CreateVolume"
     assert "--focus" in (failed[0].text or "")
+    assert failed[1].text == "node-1:\npanic: <nil>"
     assert skipped[0].tag == "skipped"
 
 
@@ -91,12 +130,37 @@ def test_json_has_the_calls_of_what_failed(tmp_path: Path) -> None:
 def test_the_page_needs_nothing_else_and_escapes_what_drivers_say() -> None:
     text = page.page(made())
     assert "<script>" not in text
-    assert "http" not in text
+    assert not re.search(r"\ssrc=|url\(|@import|<link|<iframe|\son\w+=", text)
     assert "no \x00 luck &amp; &lt;script&gt;" in text
     assert "Enough bytes." in text
     assert "CSI: CreateVolume" in text
     assert "panic: &lt;nil&gt;" in text
     assert "left:50.00%;width:50.00%" in text
+
+
+def test_a_section_of_the_specification_leads_there() -> None:
+    run = made()
+    run.results[1].section = "CSI: CreateVolume Errors"
+    run.results[2].section = "Kubernetes: volume cloning"
+    links = re.findall(r"href='(.*?)'", page.page(run))
+    assert links == [
+        f"{page.SPECIFICATION}#{heading}"
+        for heading in ("createvolume-errors", "getplugininfo", "createvolume-errors")
+    ]
+
+
+def test_several_failures_have_a_list_that_leads_to_each() -> None:
+    run = made()
+    assert "wrong-1" not in "".join(re.findall(r"href='(.*?)'", page.page(run)))
+    run.results += results()
+    text = page.page(run)
+    for anchor in ("wrong-1", "wrong-2"):
+        assert text.count(f"href='#{anchor}'") == text.count(f"id='{anchor}'") == 1
+
+
+def test_groups_are_open_where_something_failed() -> None:
+    groups = re.findall(r"<details class='group'( open)?><summary>(\w+)", page.page(made()))
+    assert groups == [("", "identity"), (" open", "provision"), ("", "clone")]
 
 
 def test_a_page_without_failures_says_so() -> None:

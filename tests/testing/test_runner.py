@@ -33,6 +33,7 @@ class Idle:
         self.tap, self.random = tap.Tap(), Random(0)
         self.problems, self.cleaned, self.revived = problems or [], 0, 0
         self.repeated = 0
+        self.secrets = {"key": "sesame", "pin": "12"}
 
     async def clean(self) -> list[str]:
         self.cleaned += 1
@@ -108,6 +109,43 @@ async def test_a_call_that_fails_is_named_with_its_section() -> None:
     assert result.reason == "NodeStageVolume: INTERNAL (disk on fire), demanded is OK"
     assert result.section == "CSI: NodeStageVolume"
     assert [call.method for call in result.calls] == ["NodeStageVolume"]
+
+
+@pytest.mark.virtual
+async def test_what_a_driver_repeats_of_its_secrets_is_not_told() -> None:
+    async def talks(world: Idle) -> None:
+        async def send() -> None:
+            raise CallError(Code.INTERNAL, "sesame does not open disk 12")
+
+        await world.tap.passed("NodeStageVolume", "me", "here", v1.NodeStageVolumeRequest(), send)
+
+    class Talkative(Idle):
+        def logs(self, since: dict[str, int]) -> dict[str, str]:
+            return {"node-1": "opening with sesame"}
+
+    result = await judged(talks, world=Talkative())
+    assert "sesame" not in str(result)
+    assert result.calls[0].message == "***stripped*** does not open disk 12"  # what is short is everywhere
+    assert result.logs == {"node-1": "opening with ***stripped***"}
+
+
+@pytest.mark.virtual
+async def test_a_case_has_its_own_calls_when_the_oldest_are_not_kept_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tap, "KEPT", 20)
+
+    async def calls(world: Idle) -> None:
+        async def send() -> v1.ProbeResponse:
+            return v1.ProbeResponse()
+
+        for _ in range(7):
+            await world.tap.passed("Probe", "me", "here", v1.ProbeRequest(), send)
+        raise Broken("to be seen")
+
+    world = Idle()
+    numbers = [[c.number for c in (await judged(calls, world=world)).calls] for _ in range(6)]
+    assert numbers == [list(range(7 * i + 1, 7 * i + 8)) for i in range(6)]
 
 
 @pytest.mark.virtual
@@ -189,7 +227,10 @@ def test_the_list_names_every_case_with_its_section() -> None:
         (("--driver-command", "./b", "--junit", "/"), "--junit / is a directory"),
         (("--driver-command", "./b", "--parameter", "=x"), "--parameter is KEY=VALUE, not '=x'"),
         (("--driver-command", "./b", "--mutable-parameter", "x"), "--mutable-parameter is KEY=VALUE"),
-        (("--driver-command", "./b", "--focus", "no such case"), "no case has such a name"),
+        (("--driver-command", "./b", "--focus", "no such case"), "--focus 'no such case' leaves no case"),
+        (("--driver-command", "./b", "--skip", "."), "all cases without --skip '.' leaves no case"),
+        (("--driver-command", "./b", "--secret-file", "/no/such"), "--secret-file /no/such: No such file"),
+        (("--driver-command", "./b", "--secret-file", "/dev/null"), "/dev/null is not a list of KEY: VALUE"),
         (("--driver-command", "./b", "--secret", "x"), "KEY=VALUE"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",

@@ -9,14 +9,16 @@ import random
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import click
+import yaml
 
 from volplane.cli.failure import Failure
 from volplane.cli.running import need_root, serve, until
 from volplane.cluster import guest
-from volplane.cluster.brought import mapping, read
+from volplane.cluster.brought import BadImage, mapping, read
 from volplane.cluster.errors import CannotStart as CannotBring
 from volplane.cluster.guest import Guest
 from volplane.csi.outcome import CallError
@@ -27,6 +29,8 @@ from volplane.testing.instances import CannotStart
 from volplane.testing.report import Run, console, machine, page
 
 NAME = "volplane"
+TIMEOUT = 60.0
+WRITERS = {"--junit": machine.write_junit, "--json": machine.write_json, "--html": page.write}
 SEEDS = 1 << 31
 
 
@@ -44,6 +48,7 @@ SEEDS = 1 << 31
 @click.option(
     "--secret", "secrets", multiple=True, metavar="KEY=VALUE", help="sent with calls that take secrets"
 )
+@click.option("--secret-file", "vault", metavar="FILE", help="secrets, as KEY: VALUE lines")
 @click.option(
     "--parameter", "parameters", multiple=True, metavar="KEY=VALUE", help="of new volumes, as in a class"
 )
@@ -60,7 +65,7 @@ SEEDS = 1 << 31
 @click.option(
     "--repeat", type=click.IntRange(1), default=1, show_default=True, help="how often each case is run"
 )
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="seconds for one case")
+@click.option("--timeout", type=float, default=TIMEOUT, show_default=True, help="seconds for one case")
 @click.option("--junit", metavar="FILE", help="write the results as JUnit XML")
 @click.option("--json", "as_json", metavar="FILE", help="write the results as JSON")
 @click.option("--html", metavar="FILE", help="write the results as a page, with every call of what failed")
@@ -71,6 +76,7 @@ def command(
     manifests: tuple[str, ...],
     images: tuple[str, ...],
     secrets: tuple[str, ...],
+    vault: str | None,
     parameters: tuple[str, ...],
     mutables: tuple[str, ...],
     focus: str,
@@ -89,7 +95,7 @@ def command(
     $STATE_DIR and $SHARED_DIR differ between instances), asks what it can do, and runs every case that this
     promises. Needs root.
 
-    Exit code 0: no case failed; 1: some did, or the driver does not start; 2: wrong usage.
+    Exit code 0: no case failed; 1: some did, or the driver does not start; 2: wrong usage; 130: interrupted.
     """
     for option, pattern in (("--focus", focus), ("--skip", skip)):
         _check_pattern(option, pattern)
@@ -104,12 +110,14 @@ def command(
     if bool(manifests) != bool(images):
         raise click.UsageError("--manifest and --image belong together: which container is the driver?")
     if not cases:
-        raise click.UsageError("no case has such a name; --list shows them")
+        raise click.UsageError(_nothing(focus, skip))
     if not 0 < timeout < math.inf:
         raise click.UsageError(f"--timeout is a number of seconds above 0, not {timeout:g}")
-    for option, place in (("--junit", junit), ("--json", as_json), ("--html", html)):
+    places = {"--junit": junit, "--json": as_json, "--html": html}
+    for option, place in places.items():
         _check_place(option, place)
-    sent, wanted = _pairs(secrets, "--secret"), _pairs(parameters, "--parameter")
+    sent = {**_kept(vault), **_pairs(secrets, "--secret")}
+    wanted = _pairs(parameters, "--parameter")
     mutable = _pairs(mutables, "--mutable-parameter")
     need_root()
     try:
@@ -117,16 +125,24 @@ def command(
             brought = _deployed(manifests, images)
         else:
             brought = guest.read(file) if file else guest.from_command(line or "")
+    except BadImage as error:
+        raise Failure(str(error)) from error
     except CannotBring as error:
-        option = "--driver " if file else "--manifest " if manifests else ""
-        raise Failure(f"{option}{error}") from error
-    again = [_called(sys.argv[0]), "test-driver"]
-    again += ["--driver", file] if file else ["--driver-command", line] if line else []
-    again += [word for path in manifests for word in ("--manifest", path)]
-    again += [word for text in images for word in ("--image", text)]
-    again += [word for pair in parameters for word in ("--parameter", pair)]
-    again += [word for pair in mutables for word in ("--mutable-parameter", pair)]
-    again += [word for pair in secrets for word in ("--secret", f"{pair.partition('=')[0]}=…")]
+        option = "--driver" if file else "--manifest" if manifests else "--driver-command"
+        raise Failure(f"{option}: {error}") from error
+    said: dict[str, Sequence[str | None]] = {
+        "--driver": [file],
+        "--driver-command": [line],
+        "--manifest": manifests,
+        "--image": images,
+        "--parameter": parameters,
+        "--mutable-parameter": mutables,
+        "--secret-file": [vault],
+        "--secret": [f"{pair.partition('=')[0]}=…" for pair in secrets],
+        "--timeout": [f"{timeout:g}" if timeout != TIMEOUT else None],
+    }
+    pairs = [(option, word) for option, words in said.items() for word in words if word]
+    again = [_called(sys.argv[0]), "test-driver", *chain.from_iterable(pairs)]
     chosen = runner.Settings(
         focus=focus,
         skip=skip,
@@ -134,18 +150,19 @@ def command(
         repeat=repeat,
         timeout=timeout,
     )
-    ended: list[Run] = []
+    begun: list[Run] = []
 
     async def work(stop: asyncio.Event) -> None:
-        await until(stop, _test(brought, cases, chosen, again, sent, wanted, mutable, ended))
+        await until(stop, _test(brought, cases, chosen, again, sent, wanted, mutable, begun))
 
-    serve(work, level="ERROR")
-    if not ended:
+    try:
+        serve(work, level="ERROR")
+    finally:
+        for run in begun:  # whatever has ended it
+            _write(run, places)
+    if not (begun and begun[0].complete):
         raise click.exceptions.Abort
-    for path, write in ((junit, machine.write_junit), (as_json, machine.write_json), (html, page.write)):
-        if path:
-            write(ended[0], path)
-    if ended[0].failed:
+    if begun[0].failed:
         sys.exit(1)
 
 
@@ -157,18 +174,19 @@ async def _test(
     secrets: dict[str, str],
     parameters: dict[str, str],
     mutable: dict[str, str],
-    ended: list[Run],
+    begun: list[Run],
 ) -> None:
     progress = console.Progress(sys.stdout, total=len(cases) * settings.repeat)
 
     def started(run: Run) -> None:
+        begun.append(run)
         promises = ", ".join(run.promises) or "nothing beyond mounting"
         progress.console.print(
             f"{run.driver} {run.version}, {len(run.nodes)} nodes, seed {run.seed}\n  {promises}\n"
         )
 
     try:
-        run = await session.drive(
+        await session.drive(
             brought,
             cases,
             settings,
@@ -178,13 +196,15 @@ async def _test(
             parameters=parameters,
             mutable=mutable,
             started=started,
+            begins=progress.begins,
         )
     except (CannotStart, CannotBring) as error:
         raise Failure(str(error)) from error
     except CallError as error:
         raise Failure(f"the driver does not say what it is: {error}") from error
-    progress.end(run)
-    ended.append(run)
+    finally:
+        for run in begun:
+            progress.end(run)
 
 
 def _called(program: str) -> str:
@@ -214,6 +234,25 @@ def _check_place(option: str, place: str | None) -> None:
         raise click.UsageError(f"{option} {place}: {directory} cannot be written to")
 
 
+def _nothing(focus: str, skip: str) -> str:
+    wanted = f"--focus {focus!r}" if focus else "all cases"
+    without = f" without --skip {skip!r}" if skip else ""
+    return f"{wanted}{without} leaves no case; --list shows their names"
+
+
+def _write(run: Run, places: Mapping[str, str | None]) -> None:
+    """One that cannot be written costs no other. Raises Failure."""
+    problems = []
+    for option, path in places.items():
+        try:
+            if path:
+                WRITERS[option](run, path)
+        except OSError as error:
+            problems.append(f"{option} {path}: {error.strerror or error}")
+    if problems:
+        raise Failure("\n".join(problems))
+
+
 def _deployed(manifests: Sequence[str], images: Sequence[str]) -> Guest:
     """Raises CannotBring."""
     things = [thing for path in manifests for thing in read(path)]
@@ -228,6 +267,24 @@ def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
             raise click.UsageError(f"{option} is KEY=VALUE, not {text!r}")
         made[key] = value
     return made
+
+
+def _kept(file: str | None) -> dict[str, str]:
+    """What stands in a file can be sent again by whoever reads the report, and is in no list of processes."""
+    if not file:
+        return {}
+    try:
+        with open(file) as opened:
+            told = yaml.safe_load(opened)
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(
+            f"--secret-file {file}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    except yaml.YAMLError as error:
+        raise click.UsageError(f"--secret-file {file} is not YAML: {error}") from error
+    if not isinstance(told, dict) or not all(isinstance(value, str | int | float) for value in told.values()):
+        raise click.UsageError(f"--secret-file {file} is not a list of KEY: VALUE lines")
+    return {str(key): str(value) for key, value in told.items()}
 
 
 def _list(cases: Sequence[Case]) -> None:

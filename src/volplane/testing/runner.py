@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.csi.outcome import CallError
+from volplane.csi.redact import STRIPPED
 from volplane.csi.services import METHODS
 from volplane.csi.tap import Call, Tap
 from volplane.testing.case import SPEC, Broken, Case, NotPromised
@@ -25,6 +26,7 @@ from volplane.testing.instances import CannotStart
 from volplane.testing.promises import Promises
 
 CLEANING = 120.0  # seconds
+SHORTEST = 4  # letters of a secret that is looked for: shorter words are everywhere
 
 
 class Verdict(StrEnum):
@@ -62,6 +64,7 @@ class World(Protocol):
     tap: Tap
     random: Random
     repeated: int
+    secrets: dict[str, str]
 
     async def clean(self) -> list[str]: ...
 
@@ -79,14 +82,18 @@ def chosen(cases: Iterable[Case], focus: str, skip: str) -> list[Case]:
 
 
 async def run(
-    world: World, cases: Sequence[Case], settings: Settings, told: Callable[[Result], None], round: int = 1
-) -> list[Result]:
-    found = []
+    world: World,
+    cases: Sequence[Case],
+    settings: Settings,
+    told: Callable[[Result], None],
+    round: int = 1,
+    *,
+    begins: Callable[[str], None] = lambda name: None,
+) -> None:
+    """Each is told of when it begins and when it has ended."""
     for case in cases:
-        result = await judged(world, case, settings, round)
-        told(result)
-        found.append(result)
-    return found
+        begins(case.name)
+        told(await judged(world, case, settings, round))
 
 
 async def judged(world: World, case: Case, settings: Settings, round: int = 1) -> Result:
@@ -95,15 +102,15 @@ async def judged(world: World, case: Case, settings: Settings, round: int = 1) -
         result.verdict, result.reason = Verdict.SKIPPED, f"not promised: {missing}"
         return result
     world.random = Random(f"{settings.seed}/{case.name}/{round}")
-    first, marks = len(world.tap.calls), world.marks()
+    first, marks = world.tap.mark(), world.marks()
     result.began, before = time.monotonic(), world.repeated
     await _tried(world, case, settings, result, first)
     await _cleaned(world, result)
     result.seconds, result.repeated = time.monotonic() - result.began, world.repeated - before
     if result.verdict is Verdict.FAILED:
-        result.calls = world.tap.calls[first:]
+        result.calls = world.tap.since(first)
         result.logs = world.logs(marks)
-    return result
+    return without(result, world.secrets.values())
 
 
 async def _tried(world: World, case: Case, settings: Settings, result: Result, first: int) -> None:
@@ -115,10 +122,10 @@ async def _tried(world: World, case: Case, settings: Settings, result: Result, f
     except Broken as error:
         _fail(result, str(error), error.section)
     except CallError as error:
-        _fail(result, *_of_call(error, world.tap.calls[first:]))
+        _fail(result, *_of_call(error, world.tap.since(first)))
     except TimeoutError:
         waited = getattr(world, "waiting", "")
-        _fail(result, _unanswered(settings.timeout, world.tap.calls[first:], waited))
+        _fail(result, _unanswered(settings.timeout, world.tap.since(first), waited))
         await world.revive()
     except CannotStart as error:
         _fail(result, f"the driver does not start again: {error}", f"{SPEC}: Supervised Lifecycle Management")
@@ -163,8 +170,21 @@ def _unanswered(timeout: float, calls: Sequence[Call], waited: str) -> str:
     return f"not at its end after {timeout:g} s: no answer to {named}"
 
 
-def summary(results: Iterable[Result]) -> dict[str, int]:
-    counts: dict[str, Any] = dict.fromkeys(Verdict, 0)
-    for result in results:
-        counts[result.verdict] += 1
-    return {str(verdict): count for verdict, count in counts.items()}
+def without(result: Result, secrets: Iterable[str]) -> Result:
+    """What a driver repeats of its secrets, in an answer, an error or its log, is not in the result."""
+    known = sorted((value for value in secrets if len(value) >= SHORTEST), key=len, reverse=True)
+
+    def clean(text: str) -> str:
+        for value in known:
+            text = text.replace(value, STRIPPED)
+        return text
+
+    def told(call: Call) -> Call:
+        words = {field: clean(getattr(call, field)) for field in ("request", "response", "message")}
+        return structs.replace(call, **words)
+
+    if known:
+        result.reason = clean(result.reason)
+        result.calls = [told(call) for call in result.calls]
+        result.logs = {name: clean(text) for name, text in result.logs.items()}
+    return result

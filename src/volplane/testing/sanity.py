@@ -39,7 +39,7 @@ async def run(bench: Bench, directory: Path) -> list[Result]:
     program = found()
     if program is None or not bench.promises.has("create"):
         why = "is not on PATH" if program is None else "needs a driver that makes volumes"
-        return [Result(CASE, "csi-sanity", "Upstream's own tests.", Verdict.SKIPPED, f"{PROGRAM} {why}")]
+        return [_whole(Verdict.SKIPPED, f"{PROGRAM} {why}")]
     await bench.host.call(directory.mkdir, exist_ok=True)
     report = directory / "report.json"
     argv = [
@@ -61,13 +61,20 @@ async def run(bench: Bench, directory: Path) -> list[Result]:
         file = directory / "secrets.yaml"
         file.write_text(json.dumps({f"{kind}Secret": bench.secrets for kind in SECRETS}))
         argv.append(f"--csi.secrets={file}")
-    done = await bench.host.run(argv, timeout=LIMIT, check=False, env=dict(os.environ))
+    try:
+        done = await bench.host.run(argv, timeout=LIMIT, check=False, env=dict(os.environ))
+    except TimeoutError:
+        await bench.revive()
+        return [_whole(Verdict.FAILED, f"not at its end after {LIMIT:g} s")]
     if not report.exists():
-        said = done.output[-2000:]
-        return [Result(CASE, "csi-sanity", "Upstream's own tests.", Verdict.FAILED, f"no report: {said}")]
+        return [_whole(Verdict.FAILED, f"no report: {done.output[-2000:]}")]
     suites = json.loads(report.read_text())
     specs = [spec for suite in suites for spec in suite.get("SpecReports") or ()]
     return [made for spec in specs if (made := _result(spec)) is not None]
+
+
+def _whole(verdict: Verdict, reason: str) -> Result:
+    return Result(CASE, PROGRAM, "Upstream's own tests.", verdict, reason)
 
 
 def _result(spec: dict[str, Any]) -> Result | None:

@@ -8,28 +8,32 @@ import shutil
 import tempfile
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from volplane.api.core import Secret
 from volplane.api.storage import VolumeAttributesClass
+from volplane.base import clock
+from volplane.cluster.errors import CannotStart
 from volplane.cluster.guest.model import Guest
 from volplane.csi import tap
 from volplane.host.mounts import read_table
 from volplane.testing import runner, sanity
 from volplane.testing.apart import Apart
-from volplane.testing.bench import BLOCK, Bench
+from volplane.testing.bench import BLOCK, SHARED, Bench
 from volplane.testing.case import Case
 from volplane.testing.promises import Promises
 from volplane.testing.report import Run
-from volplane.testing.runner import Result, Settings
+from volplane.testing.runner import Result, Settings, Verdict
 from volplane.testing.whole import Whole
 
 log = logging.getLogger(__name__)
 
 Told = Callable[[Result], None]
+Begins = Callable[[str], None]
+_TRIED = {"block": BLOCK, "shared": SHARED}  # which only a CreateVolume tells
 
 
 async def drive(
@@ -45,57 +49,92 @@ async def drive(
     nodes: int = 2,
     directory: Path | None = None,
     started: Callable[[Run], None] = lambda run: None,
+    begins: Begins = lambda name: None,
 ) -> Run:
-    """Raises CannotStart, or CallError of a driver that does not say what it is."""
+    """Raises CannotStart, or CallError of a driver that does not say what it is.
+
+    Whoever is told that it has started has the run: with what was found by then, if it breaks off.
+    """
     began = time.monotonic()
-    run = Run("", "", [], settings.seed, list(command))
-    secrets = {**own_secrets(guest), **(secrets or {})}
-    parameters = {**own_parameters(guest), **(parameters or {})}
+    run = Run("", "", [], settings.seed, list(command), started=clock.stamp())
+
+    def tell(result: Result) -> None:
+        run.results.append(result)
+        run.seconds = time.monotonic() - began
+        told(result)
+
+    given: dict[str, Any] = {
+        "secrets": {**own_secrets(guest), **(secrets or {})},
+        "parameters": {**own_parameters(guest), **(parameters or {})},
+    }
     mutable = {**own_mutable(guest), **(mutable or {})}
+    whole = [case for case in cases if case.whole]
     async with place(directory) as directory:
         with tap.tapped() as recorder:
-            bare = [case for case in cases if not case.whole and case.name != sanity.CASE]
-            bench = Bench(
-                guest,
-                directory,
-                tap=recorder,
-                seed=settings.seed,
-                nodes=nodes,
-                secrets=secrets,
-                parameters=parameters,
-                mutable=mutable,
-            )
-            async with bench:
-                promises = bench.promises
-                run.driver, run.version = promises.name, promises.version
-                run.promises = sorted(
-                    promises.plugin
-                    | promises.controller
-                    | {f"node {n}" for n in promises.node}
-                    | {f"group {n}" for n in promises.group}
-                )
-                run.nodes = [node.id for node in bench.nodes]
+            given["tap"] = recorder
+            async with Bench(
+                guest, directory, seed=settings.seed, nodes=nodes, mutable=mutable, **given
+            ) as bench:
+                _introduced(run, bench)
                 started(run)
-                for number in range(1, settings.repeat + 1):
-                    run.results += await runner.run(bench, bare, settings, told, number)
-                if any(case.name == sanity.CASE for case in cases):
-                    for result in await sanity.run(bench, directory / "sanity"):
-                        told(result)
-                        run.results.append(result)
-                whole = [case for case in cases if case.whole]
-                if whole and promises.has("create") and await bench.takes(BLOCK):
-                    promises.more.add("block")
-            if whole:
-                if _lives_with_pods(guest, promises):
-                    promises.more.add("inline")
-                given: dict[str, Any] = {"tap": recorder, "secrets": secrets, "parameters": parameters}
-                for kind, name, apart in ((Whole, "w", False), (Apart, "a", True)):
-                    if mine := [case for case in whole if case.apart is apart]:
-                        async with kind(guest, directory / name, promises, **given) as world:
-                            for number in range(1, settings.repeat + 1):
-                                run.results += await runner.run(world, mine, settings, told, number)
-    run.seconds = time.monotonic() - began
+                await _on_sockets(bench, cases, settings, tell, begins)
+                promises = bench.promises
+                if whole and promises.has("create"):
+                    promises.more |= {need for need, wish in _TRIED.items() if await bench.takes(wish)}
+            if whole and _lives_with_pods(guest, promises):
+                promises.more.add("inline")
+            for kind, name, apart in ((Whole, "w", False), (Apart, "a", True)):
+                if mine := [case for case in whole if case.apart is apart]:
+                    composed = kind(guest, directory / name, promises, **given)
+                    await _in_cluster(composed, mine, settings, tell, begins)
+    run.seconds, run.complete = time.monotonic() - began, True
     return run
+
+
+def _introduced(run: Run, bench: Bench) -> None:
+    """With what the driver has said of itself."""
+    promises = bench.promises
+    run.driver, run.version = promises.name, promises.version
+    named = {f"node {name}" for name in promises.node} | {f"group {name}" for name in promises.group}
+    run.promises = sorted(promises.plugin | promises.controller | named)
+    run.nodes = [node.id for node in bench.nodes]
+
+
+async def _on_sockets(
+    bench: Bench, cases: Sequence[Case], settings: Settings, tell: Told, begins: Begins
+) -> None:
+    bare = [case for case in cases if not case.whole and case.name != sanity.CASE]
+    for number in range(1, settings.repeat + 1):
+        await runner.run(bench, bare, settings, tell, number, begins=begins)
+    if any(case.name == sanity.CASE for case in cases):
+        begins(sanity.CASE)
+        for result in await sanity.run(bench, bench.directory / "sanity"):
+            tell(result)
+
+
+async def _in_cluster(
+    composed: Whole, cases: Sequence[Case], settings: Settings, tell: Told, begins: Begins
+) -> None:
+    begins(cases[0].name)
+    try:
+        world = await composed.__aenter__()
+    except CannotStart as error:
+        for result in unstarted(cases, str(error)):
+            tell(result)
+        return
+    try:
+        for number in range(1, settings.repeat + 1):
+            await runner.run(world, cases, settings, tell, number, begins=begins)
+    finally:
+        await world.__aexit__()
+
+
+def unstarted(cases: Sequence[Case], why: str) -> Iterator[Result]:
+    """Of a cluster that does not start with this driver: one failure, not one for each case."""
+    reason, verdict = f"a cluster does not start with it: {why}", Verdict.FAILED
+    for case in cases:
+        yield Result(case.name, case.section, case.demands, verdict, reason)
+        reason, verdict = f"the cluster did not start, see {cases[0].name}", Verdict.SKIPPED
 
 
 def _lives_with_pods(guest: Guest, promises: Promises) -> bool:

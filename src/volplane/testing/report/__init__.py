@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 
 from msgspec import Struct
 
@@ -18,6 +19,8 @@ class Run(Struct):
     seconds: float = 0.0
     nodes: list[str] = []
     results: list[Result] = []
+    started: str = ""  # when, as Kubernetes writes it
+    complete: bool = False  # nothing has broken it off
 
     @property
     def failed(self) -> list[Result]:
@@ -28,7 +31,16 @@ class Run(Struct):
         # The other program is run as a whole.
         name = "sanity/" if result.name.startswith("sanity/") else f"{result.name}$"
         pattern = "^" + name.replace(".", r"\.")
-        return shlex.join([*self.command, "--focus", pattern, "--seed", str(self.seed)])
+        # What is random differs between rounds.
+        rounds = ["--repeat", str(result.round)] if result.round > 1 else []
+        return shlex.join([*self.command, "--focus", pattern, "--seed", str(self.seed), *rounds])
+
+    def groups(self) -> dict[str, list[Result]]:
+        """By the first part of the cases' names."""
+        found: dict[str, list[Result]] = defaultdict(list)
+        for result in self.results:
+            found[result.name.partition("/")[0]].append(result)
+        return found
 
     def count(self, verdict: Verdict) -> int:
         return sum(r.verdict is verdict for r in self.results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TextIO
 
 from rich.console import Console
@@ -21,17 +20,27 @@ WIDTH = 110  # where there is no terminal
 
 
 class Progress:
+    """On a terminal the last line is the case that runs."""
+
     def __init__(self, stream: TextIO, *, total: int) -> None:
         self.console = Console(file=stream, highlight=False, soft_wrap=True)
         if not self.console.is_terminal:
             self.console = Console(file=stream, highlight=False, soft_wrap=True, width=WIDTH)
         self._total, self._done = total, 0
+        self._running = self.console.status("") if self.console.is_terminal else None
+
+    def begins(self, name: str) -> None:
+        if self._running is not None:
+            self._running.update(f"{self._count(self._done + 1)} {escape(name)}")
+            self._running.start()
+
+    def _count(self, number: int) -> str:
+        total = max(self._total, number)  # the other program's cases are counted as they come
+        return f"[dim]{number:>{len(str(total))}}/{total}[/dim]"
 
     def told(self, result: Result) -> None:
         self._done += 1
-        self._total = max(self._total, self._done)  # the other program's cases are counted as they come
-        count = f"[dim]{self._done:>{len(str(self._total))}}/{self._total}[/dim]"
-        text = f"{count} {MARKS[result.verdict]} {escape(result.name)}"
+        text = f"{self._count(self._done)} {MARKS[result.verdict]} {escape(result.name)}"
         if result.round > 1:
             text += f" [dim](round {result.round})[/dim]"
         if result.verdict is Verdict.SKIPPED:
@@ -45,6 +54,8 @@ class Progress:
         self.console.print(text)
 
     def end(self, run: Run) -> None:
+        if self._running is not None:
+            self._running.stop()
         self.console.print()
         for result in run.failed:
             self._failure(run, result)
@@ -64,17 +75,13 @@ class Progress:
 
 
 def table(run: Run) -> Table:
-    """By the first part of the cases' names."""
     made = Table(box=None, pad_edge=False)
     made.add_column("cases")
     for verdict_ in Verdict:
         made.add_column(str(verdict_), justify="right")
     made.add_column("seconds", justify="right")
     made.add_column("why skipped", overflow="fold")
-    groups: dict[str, list[Result]] = defaultdict(list)
-    for result in run.results:
-        groups[result.name.partition("/")[0]].append(result)
-    for name, results in groups.items():
+    for name, results in run.groups().items():
         counts = [sum(r.verdict is v for r in results) for v in Verdict]
         reasons = dict.fromkeys(
             r.reason.removeprefix("not promised: ") for r in results if r.verdict is Verdict.SKIPPED
@@ -92,6 +99,7 @@ def table(run: Run) -> Table:
 def verdict(run: Run) -> str:
     failed = run.count(Verdict.FAILED)
     told = f"{run.count(Verdict.PASSED)} passed, {failed} failed, {run.count(Verdict.SKIPPED)} skipped"
-    color = "red" if failed else "green"
+    color = "green" if run.complete and not failed else "red"
     name = escape(f"{run.driver} {run.version}".strip())
-    return f"\n[bold {color}]{told}[/bold {color}] in {run.seconds:.1f} s: {name}, seed {run.seed}"
+    early = "" if run.complete else ", and stopped before its end"
+    return f"\n[bold {color}]{told}[/bold {color}] in {run.seconds:.1f} s{early}: {name}, seed {run.seed}"

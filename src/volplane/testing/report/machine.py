@@ -27,7 +27,9 @@ def plain(run: Run) -> dict[str, Any]:
         "promises": run.promises,
         "nodes": run.nodes,
         "seed": run.seed,
+        "started": run.started,
         "seconds": round(run.seconds, 3),
+        "complete": run.complete,
         "passed": run.count(Verdict.PASSED),
         "failed": run.count(Verdict.FAILED),
         "skipped": run.count(Verdict.SKIPPED),
@@ -72,14 +74,18 @@ def write_junit(run: Run, path: str | Path) -> None:
     suite = ElementTree.Element(
         "testsuite",
         name=f"volplane test-driver: {run.driver}",
-        tests=str(len(run.results)),
+        tests=str(len(run.results) + (not run.complete)),
         failures=str(run.count(Verdict.FAILED)),
         skipped=str(run.count(Verdict.SKIPPED)),
-        errors="0",
+        errors=str(int(not run.complete)),
         time=f"{run.seconds:.3f}",
+        timestamp=run.started,
     )
     for result in run.results:
         suite.append(_testcase(run, result))
+    if not run.complete:
+        early = ElementTree.SubElement(suite, "testcase", classname=run.driver, name="whole run")
+        ElementTree.SubElement(early, "error", message="stopped before its end")
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
@@ -88,14 +94,20 @@ def write_junit(run: Run, path: str | Path) -> None:
 
 def _testcase(run: Run, result: Result) -> ElementTree.Element:
     group, _, name = result.name.partition("/")
+    again = f" (round {result.round})" if result.round > 1 else ""
     made = ElementTree.Element(
-        "testcase", classname=f"{run.driver}.{group}", name=name or group, time=f"{result.seconds:.3f}"
+        "testcase",
+        classname=f"{run.driver}.{group}",
+        name=(name or group) + again,
+        time=f"{result.seconds:.3f}",
     )
     if result.verdict is Verdict.SKIPPED:
         ElementTree.SubElement(made, "skipped", message=_clean(result.reason))
     if result.verdict is Verdict.FAILED:
         failed = ElementTree.SubElement(made, "failure", message=_clean(result.reason), type=result.section)
         failed.text = _clean("\n".join(_words(run, result)))
+        said = "\n\n".join(f"{who}:\n{text}" for who, text in result.logs.items() if text)
+        ElementTree.SubElement(made, "system-err").text = _clean(said)
     return made
 
 

@@ -1,20 +1,22 @@
 """The run as one page that needs nothing else: no script, no font, no picture from anywhere.
 
 What failed comes first, each with what is demanded, what was found, the calls on their time line and the
-command that runs it again. Everything else is a table below.
+command that runs it again. Everything else is in tables below, a group of cases each.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections import defaultdict
 from html import escape
 from pathlib import Path
 
 from volplane.csi.tap import Call
+from volplane.testing.case import SPEC
 from volplane.testing.report import Run
 from volplane.testing.runner import Result, Verdict
 
+SPECIFICATION = "https://github.com/container-storage-interface/spec/blob/master/spec.md"
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --dim: #667085; --paper: #fbfbfc; --card: #fff;
   --line: #e3e6eb; --good: #18794e; --bad: #c4320a; --soft: #f2f4f7; --bar: #7a9cc6; }
@@ -51,6 +53,15 @@ td.verdict { overflow-wrap: normal; }
 .skipped { color: var(--dim); }
 .message { font-weight: 400; }
 summary { cursor: pointer; color: var(--dim); font-size: 13px; margin-top: 6px; }
+a { color: inherit; text-decoration-color: var(--bar); text-underline-offset: 3px; }
+ol.wrong { margin: 0 0 20px; padding-left: 22px; } ol.wrong li { margin: 2px 0; }
+ol.wrong span { color: var(--dim); font-size: 13px; overflow-wrap: anywhere; }
+pre.again { user-select: all; }
+article:target { outline: 2px solid var(--bar); }
+details.group { border-bottom: 1px solid var(--line); padding: 6px 0; }
+details.group > summary { color: var(--ink); font-size: 14px; margin: 0; }
+details.group > summary span { color: var(--dim); font-size: 13px; margin-left: 10px; }
+details.group table { margin: 6px 0 10px; }
 @media (max-width: 720px) { main { padding: 20px 12px 40px; } article { padding: 12px; }
   dl { grid-template-columns: 1fr; } dt { margin-top: 6px; } .time { display: none; }
   td.call { width: 45%; } td.case { width: 32%; } }
@@ -63,13 +74,13 @@ def write(run: Run, path: str | Path) -> None:
 
 def page(run: Run) -> str:
     name = escape(f"{run.driver} {run.version}".strip())
-    failures = "".join(_failure(run, result) for result in run.failed)
+    failures = "".join(_failure(run, result, number) for number, result in enumerate(run.failed, 1))
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{name}: driver test</title><style>{STYLE}</style></head><body><main>"
         f"<h1>{name}</h1><p class='lead'>{_lead(run)}</p>{_counts(run)}"
-        + (f"<h2>What is wrong</h2>{failures}" if failures else "")
+        + (f"<h2>What is wrong</h2>{_contents(run)}{failures}" if failures else "")
         + f"<h2>All cases</h2>{_cases(run)}<h2>What the driver promises</h2>"
         f"<p>{', '.join(map(escape, run.promises)) or 'nothing'}</p></main></body></html>"
     )
@@ -77,7 +88,9 @@ def page(run: Run) -> str:
 
 def _lead(run: Run) -> str:
     nodes = f" on {len(run.nodes)} nodes" if run.nodes else ""
-    return f"{len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
+    early = "" if run.complete else "; <b class='failed'>stopped before its end</b>"
+    told = f"{run.started}: {len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
+    return f"{told.removeprefix(': ')}{early}"
 
 
 def _counts(run: Run) -> str:
@@ -89,19 +102,47 @@ def _counts(run: Run) -> str:
     return f"<div class='counts'>{boxes}</div>"
 
 
-def _failure(run: Run, result: Result) -> str:
-    again = f" (round {result.round})" if result.round > 1 else ""
+def _contents(run: Run) -> str:
+    """Where there are several."""
+    if len(run.failed) < 2:
+        return ""
+    rows = (
+        f"<li><a href='#wrong-{number}'>{_title(one)}</a> <span>{escape(_brief(one.reason))}</span></li>"
+        for number, one in enumerate(run.failed, 1)
+    )
+    return f"<ol class='wrong'>{''.join(rows)}</ol>"
+
+
+def _title(result: Result) -> str:
+    return escape(result.name) + (f" (round {result.round})" if result.round > 1 else "")
+
+
+def _brief(text: str, most: int = 140) -> str:
+    line = text.partition("\n")[0]
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
+def _section(section: str) -> str:
+    """One of the specification's leads to its heading there."""
+    source, _, heading = section.partition(": ")
+    if source != SPEC:
+        return escape(section)
+    anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+    return f"<a href='{SPECIFICATION}#{anchor}'>{escape(section)}</a>"
+
+
+def _failure(run: Run, result: Result, number: int) -> str:
     logs = "".join(
         f"<details><summary>log of {escape(name)}</summary><pre>{escape(text)}</pre></details>"
         for name, text in result.logs.items()
         if text
     )
     return (
-        f"<article><h3>{escape(result.name)}{again}</h3>"
-        f"<div class='section'>{escape(result.section)}</div><dl>"
+        f"<article id='wrong-{number}'><h3>{_title(result)}</h3>"
+        f"<div class='section'>{_section(result.section)}</div><dl>"
         f"<dt>demanded</dt><dd>{_prose(result.demands)}</dd>"
         f"<dt>found</dt><dd class='found'>{escape(result.reason)}</dd>"
-        f"<dt>again</dt><dd><pre>{escape(run.replay(result))}</pre></dd></dl>"
+        f"<dt>again</dt><dd><pre class='again'>{escape(run.replay(result))}</pre></dd></dl>"
         f"{_calls(result)}{logs}</article>"
     )
 
@@ -122,9 +163,10 @@ def _call(call: Call, began: float, whole: float) -> str:
     answer = escape(call.code or "under way")
     answer += f"<div class='message'>{escape(call.message)}</div>" if call.message else ""
     note = f" <em>{escape(call.note)}</em>" if call.note else ""
+    words = f"{_spread(call.request)}\n→ {_spread(call.response or call.message)}"
     said = (
         f"<details><summary>{escape(call.caller)} → {escape(_short(call.address))}</summary>"
-        f"<pre>{escape(call.request)}\n→ {escape(call.response or call.message)}</pre></details>"
+        f"<pre>{escape(words)}</pre></details>"
     )
     return (
         f"<tr><td class='n'>{at:.3f} s</td><td class='n'>{call.seconds * 1000:.0f} ms</td>"
@@ -132,6 +174,14 @@ def _call(call: Call, began: float, whole: float) -> str:
         f"<td class='time'><div class='track'><i{bad} style='left:{left:.2f}%;width:{width:.2f}%'></i></div>"
         "</td></tr>"
     )
+
+
+def _spread(text: str) -> str:
+    """A message over as many lines as it has fields; words as they are."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except ValueError:
+        return text
 
 
 def _prose(text: str) -> str:
@@ -148,18 +198,29 @@ def _short(address: str) -> str:
 
 
 def _cases(run: Run) -> str:
-    groups: dict[str, list[Result]] = defaultdict(list)
-    for result in run.results:
-        groups[result.name.partition("/")[0]].append(result)
-    rows = "".join(_row(r) for results in groups.values() for r in results)
+    return "".join(_group(name, results) for name, results in run.groups().items())
+
+
+def _group(name: str, results: list[Result]) -> str:
+    """Open if something in it has failed."""
+    counts = [
+        (sum(r.verdict is v for r in results), v) for v in (Verdict.FAILED, Verdict.PASSED, Verdict.SKIPPED)
+    ]
+    told = ", ".join(
+        f"<b class='{v}'>{n} {v}</b>" if v is Verdict.FAILED else f"{n} {v}" for n, v in counts if n
+    )
     head = "<tr><th>case</th><th>verdict</th><th>seconds</th><th>holds the driver to</th></tr>"
-    return f"<table>{head}{rows}</table>"
+    return (
+        f"<details class='group'{' open' * bool(counts[0][0])}><summary>{escape(name)}"
+        f"<span>{told} in {sum(r.seconds for r in results):.1f} s</span></summary>"
+        f"<table>{head}{''.join(map(_row, results))}</table></details>"
+    )
 
 
 def _row(result: Result) -> str:
     why = f"<br><span class='skipped'>{escape(result.reason)}</span>" if result.reason else ""
     return (
-        f"<tr><td class='case'>{escape(result.name)}</td>"
+        f"<tr><td class='case'>{_title(result)}</td>"
         f"<td class='verdict {result.verdict}'>{result.verdict}</td>"
-        f"<td class='n'>{result.seconds:.2f}</td><td>{escape(result.section)}{why}</td></tr>"
+        f"<td class='n'>{result.seconds:.2f}</td><td>{_section(result.section)}{why}</td></tr>"
     )

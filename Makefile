@@ -3,6 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTHON ?= python3
 CACHE  ?= $(HOME)/.cache/volplane
+BESIDE ?= -n auto --maxprocesses=4 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages peers demo test lint bench proto reference deploy lock clean
@@ -29,7 +30,7 @@ demo: setup ## a claim and a pod, data written, the pod moved, data read back; e
 	$(BIN)/volplane demo
 
 test: setup peers ## the whole test suite
-	VOLPLANE_CACHE=$(CACHE) $(BIN)/python -m pytest $(TESTS)
+	VOLPLANE_CACHE=$(CACHE) $(BIN)/python -m pytest $(BESIDE) $(TESTS)
 
 lint: setup ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

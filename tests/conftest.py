@@ -35,9 +35,25 @@ if not os.environ.get("VOLPLANE_EXPLORE"):
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"], str(peers.BIN)))
 
 
-pytest_addoption, pytest_configure = second_look.pytest_addoption, second_look.pytest_configure
+pytest_addoption = second_look.pytest_addoption
 pytest_collection_modifyitems = withheld.pytest_collection_modifyitems
-pytest_collection_finish = withheld.pytest_collection_finish
+
+# Everything that a test makes lies below one directory, so that what is left of it can be told from what
+# others on this machine do at the same time: another run, or another worker of this one.
+PLACE = ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if runs_tests(config):
+        global PLACE
+        PLACE = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="vpt-")
+        config.option.basetemp = f"{PLACE}/pytest"
+    second_look.pytest_configure(config)
+
+
+def runs_tests(config: pytest.Config) -> bool:
+    """Unlike the process that only hands them out to workers."""
+    return hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -59,13 +75,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("peer"):
         for peer in mark.args:
             peers.require(peer)
-
-
-# Everything that a test makes lies below one directory, so that what is left of it can be told from what
-# others on this machine do at the same time.
-PLACE = tempfile.mkdtemp(prefix="vpt-")
-os.environ["TMPDIR"] = PLACE
-tempfile.tempdir = PLACE
 
 
 def _leaks() -> dict[str, list[str]]:
@@ -98,9 +107,8 @@ def _read(path: Path) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def nothing_leaks() -> Iterator[None]:
     """The suite leaves the machine as it found it."""
     yield
-    withheld.end_guest(request.session)
     assert not (left := _leaks()), f"the suite leaves behind: {left}"
     shutil.rmtree(PLACE, ignore_errors=True)

@@ -37,17 +37,18 @@ def test_leaks(tidy):
 """
 
 
-def judged(directory: Path, text: str) -> tuple[int, str]:
+def judged(directory: Path, text: str, *more: str) -> tuple[int, str]:
     (directory / "conftest.py").write_text(CONFTEST.format(root=str(ROOT)))
     (directory / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--second-look", "2"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--second-look", "2", *more]
     (directory / "pytest.ini").write_text("[pytest]\n")
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout
 
 
-def test_what_passes_alone_is_told_with_its_first_failure(tmp_path: Path) -> None:
-    code, told = judged(tmp_path, UNSTEADY)
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_what_passes_alone_is_told_with_its_first_failure(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    code, told = judged(tmp_path, UNSTEADY, *workers)
     assert code == 0
     assert "unsteady: test_it.py::test_first" in told
     assert "only once" in told

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFTEST = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.support.withheld import pytest_collection_finish, pytest_collection_modifyitems
+from tests.support.withheld import pytest_collection_modifyitems
 """
 SKIPPED_IN_THERE = """
 import pytest
@@ -30,17 +30,23 @@ def test_it():
     pytest.skip(f"capable: {has_capability(CAP_SYS_RESOURCE)}")
 """
 BROKEN_OFF = """
-import os, signal, tempfile
+import os, signal, tempfile, threading
 from pathlib import Path
 import pytest
 from tests.support import machine
+from tests.support.up import wait_until
 from tests.support.withheld import CAP_SYS_RESOURCE
 
-def test_before():
-    (guest,) = Path(tempfile.gettempdir()).glob("guest-*")
-    assert machine.processes(guest)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # who started this run may ignore it
+def guest_runs():
+    return [p for p in Path(tempfile.gettempdir()).glob("guest-*") if machine.processes(p)]
+
+def break_off():
+    wait_until("the guest runs", guest_runs)
     os.kill(os.getpid(), signal.SIGINT)
+
+def test_before():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who started this run may ignore it
+    threading.Thread(target=break_off).start()
 
 @pytest.mark.capability(CAP_SYS_RESOURCE)
 def test_it():
@@ -80,7 +86,7 @@ def test_a_test_that_the_guest_skips_has_not_passed(tmp_path: Path) -> None:
     assert "capable: True" in done.stdout
 
 
-def test_a_run_that_is_broken_off_before_it_needs_its_guest_ends_it(tmp_path: Path) -> None:
+def test_a_run_that_is_broken_off_ends_its_guest(tmp_path: Path) -> None:
     done = run_without_the_capability(BROKEN_OFF, tmp_path)
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
     wait_until("all its processes are gone", lambda: not machine.processes(tmp_path))

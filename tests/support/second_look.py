@@ -20,7 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if limit := config.getoption("--second-look"):
+    is_worker = hasattr(config, "workerinput")  # whoever hands out the tests looks, for all
+    if (limit := config.getoption("--second-look")) and not is_worker:
         config.pluginmanager.register(SecondLook(limit))
 
 

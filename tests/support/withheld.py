@@ -1,8 +1,8 @@
 """Tests that need more than this machine gives to root: `@pytest.mark.capability(CAP_SYS_RESOURCE)`.
 
 Where the capability is there they run like any other. Where it is not, the same test runs in a guest kernel:
-here its place is taken by an item that passes if the test has passed in there. The guest is started, for all
-such tests together, when it is known which tests are run, and waited for when the first of them has its turn.
+here its place is taken by an item that passes if the test has passed in there. One guest serves all such
+tests of a file, when the first of them has its turn.
 """
 
 from __future__ import annotations
@@ -31,19 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [InGuest.of(item) if _is_withheld(item) else item for item in items]
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    names = [item.nodeid for item in session.items if isinstance(item, InGuest)]
-    if names and not session.config.option.collectonly and peers.find(guest_kernel.PROGRAM):
-        guest = session.stash[GUEST] = _guest(names, session.config.rootpath)
-        session.config.add_cleanup(guest.end)  # also when the run is broken off
-
-
-def end_guest(session: pytest.Session) -> None:
-    """Before somebody looks for what is left: those tests may never have had their turn."""
-    if GUEST in session.stash:
-        session.stash[GUEST].end()
-
-
 def _is_withheld(item: pytest.Item) -> bool:
     numbers = (mark.args[0] for mark in item.iter_markers("capability"))
     return os.geteuid() == 0 and not all(map(has_capability, numbers))
@@ -53,8 +40,7 @@ class NotPassed(Exception):
     pass
 
 
-GUEST = pytest.StashKey[guest_kernel.Guest]()
-TOLD = pytest.StashKey[str]()  # what pytest has printed in there
+TOLD = pytest.StashKey[dict[Path, str]]()  # for each file of tests, what pytest has printed in there
 
 
 class InGuest(pytest.Item):
@@ -71,9 +57,11 @@ class InGuest(pytest.Item):
         peers.require(guest_kernel.PROGRAM, "the kernel withholds a capability here, and ")
 
     def runtest(self) -> None:
-        if TOLD not in self.session.stash:
-            self.session.stash[TOLD] = _told_by(self.session.stash[GUEST])
-        told = self.session.stash[TOLD]
+        all_told = self.session.stash.setdefault(TOLD, {})
+        if self.path not in all_told:
+            same_file = [i for i in self.session.items if isinstance(i, InGuest) and i.path == self.path]
+            all_told[self.path] = _told([i.nodeid for i in same_file], self.config.rootpath)
+        told = all_told[self.path]
         said = {line.split(" - ")[0] for line in told.splitlines()}
         # Skipped in there, it has shown nothing; if it leaves something behind, it is an ERROR, too.
         if f"PASSED {self.nodeid}" not in said or f"ERROR {self.nodeid}" in said:
@@ -88,17 +76,14 @@ class InGuest(pytest.Item):
         return self.test.reportinfo()
 
 
-def _guest(names: list[str], directory: Path) -> guest_kernel.Guest:
+def _told(names: list[str], directory: Path) -> str:
     env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
-    return guest_kernel.Guest(
+    guest = guest_kernel.Guest(
         [sys.executable, "-B", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *names],
         directory=directory,
         env=env | {"VOLPLANE_PATIENCE": SLOWER},
         shown=[ROOT, Path(sys.prefix), peers.BIN],
     )
-
-
-def _told_by(guest: guest_kernel.Guest) -> str:
     with guest:
         try:
             return guest.done().output

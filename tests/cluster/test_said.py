@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from volplane.cli.bringing import brought_to, made, say
+from volplane.cli.bringing import brought_to, made, say, unused
 from volplane.cli.failure import Failure
-from volplane.cluster.brought import BadManifest
+from volplane.cluster.brought import BadManifest, Brought
 from volplane.cluster.errors import Unusable
 from volplane.cluster.layout import Layout
 from volplane.cluster.said import Said, kept, remembered
+from volplane.node.programs import Program
 
 CLASS = "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {name: x.example.com}\n"
 
@@ -109,3 +110,17 @@ def test_what_cannot_be_read_is_not_taken_for_nothing(layout: Layout) -> None:
     layout.brought.write_text("{")
     with pytest.raises(Unusable, match=r"brought\.json"):
         remembered(layout)
+
+
+def test_an_image_that_no_manifest_has_is_told() -> None:
+    container = {"name": "driver", "image": "registry.example.com:5000/driver:v1"}
+    pod = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    images = {
+        name: Program(("/bin/true",))
+        for name in ("registry.example.com:5000/driver", "registry.example.com/driver:v1")
+    }
+    assert list(unused(Brought(manifests=(pod,), images=images))) == [
+        "--image registry.example.com/driver:v1: no container of the manifests has this image;"
+        " they have registry.example.com:5000/driver:v1"
+    ]
+    assert list(unused(Brought(images=images))) == []

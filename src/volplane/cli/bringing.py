@@ -15,6 +15,7 @@ from volplane.cluster.brought import Brought, Learned
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.layout import Layout
 from volplane.cluster.said import Line, Said, remembered
+from volplane.node.programs import repository
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -106,8 +107,31 @@ def brought_to(directory: str, **given: Any) -> tuple[Brought, bool]:
         ) from error
 
 
+def unused(bringing: Brought) -> Iterator[str]:
+    """An image that no manifest has may come later; it may be mistyped, too."""
+    there = {image for thing in bringing.manifests for image in _images(thing)}
+    names = {name for image in there for name in (image, image.partition("@")[0], repository(image))}
+    known = ", ".join(sorted(there)) or "none"
+    for image in bringing.images if bringing.manifests else ():
+        if image not in names:
+            yield f"--image {image}: no container of the manifests has this image; they have {known}"
+
+
+def _images(thing: Any) -> Iterator[str]:
+    """Of containers, wherever they stand in it."""
+    if isinstance(thing, dict):
+        if isinstance(thing.get("image"), str) and "name" in thing:
+            yield thing["image"]
+        for part in thing.values():
+            yield from _images(part)
+    elif isinstance(thing, list):
+        for part in thing:
+            yield from _images(part)
+
+
 def described(learned: Learned) -> Iterator[str]:
     """What was found out about the drivers, for people."""
+    yield from unused(learned.brought)
     for one, facts in zip(learned.brought.guests, learned.facts, strict=True):
         where = {
             guest.Shape.CENTRAL: "one controller, and the node service on every node",

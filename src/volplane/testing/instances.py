@@ -74,11 +74,17 @@ class Instance:
             await ready
         except TimeoutError:
             text = f"{self.name}: nothing listens at {self.socket} after {START:g} s"
-            raise CannotStart(f"{text}: {self.words() or 'it says nothing'}") from None
+            raise CannotStart(f"{text}{self._untold()}: {self.words() or 'it says nothing'}") from None
         finally:
             ready.cancel()
             ended.cancel()
             await asyncio.gather(ready, ended, return_exceptions=True)
+
+    def _untold(self) -> str:
+        words = (*self._command.argv, *self._command.env.values())
+        if any(name in word for name in ("CSI_ENDPOINT", "CSI_SOCKET") for word in words):
+            return ""
+        return " (its command does not say where: $CSI_ENDPOINT or $CSI_SOCKET, which are in its environment)"
 
     async def _listens(self) -> None:
         async with asyncio.timeout(START):

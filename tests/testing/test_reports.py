@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec import structs
 
 from volplane.csi.tap import Call
 from volplane.testing.report import Run, console, machine, page
@@ -74,6 +75,20 @@ def test_a_run_that_was_stopped_says_so_everywhere(tmp_path: Path) -> None:
     suite = ElementTree.parse(tmp_path / "r.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("errors")) == ("4", "1")
     assert [found.get("message") for found in suite.iter("error")] == ["stopped before its end"]
+
+
+def test_calls_that_only_clean_up_are_not_taken_for_the_reason(tmp_path: Path) -> None:
+    run, stream = made(), io.StringIO()
+    failed = run.results[1]
+    failed.judged = 100.6
+    failed.calls = [CALL, *(structs.replace(CALL, method="DeleteVolume", start=101.0 + n) for n in range(9))]
+    console.Progress(stream, total=3).end(run)
+    assert "CreateVolume INTERNAL" in stream.getvalue()
+    assert "DeleteVolume" not in stream.getvalue()
+    first, _, rest = page.page(run).partition("what the case has made is removed")
+    assert (first.count("DeleteVolume"), rest.count("DeleteVolume")) == (0, 9)
+    told = machine.plain(run)["cases"][1]["calls"]
+    assert [call["cleaning"] for call in told] == [False] + [True] * 9
 
 
 def test_a_terminal_shows_the_case_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

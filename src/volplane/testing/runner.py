@@ -47,6 +47,7 @@ class Result(Struct):
     calls: list[Call] = []
     logs: dict[str, str] = {}  # by instance; of failed cases
     began: float = 0.0  # time.monotonic, to which the calls' times refer
+    judged: float = 0.0  # when the verdict fell: calls that began later removed what the case had made
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -105,6 +106,7 @@ async def judged(world: World, case: Case, settings: Settings, round: int = 1) -
     first, marks = world.tap.mark(), world.marks()
     result.began, before = time.monotonic(), world.repeated
     await _tried(world, case, settings, result, first)
+    result.judged = time.monotonic()
     await _cleaned(world, result)
     result.seconds, result.repeated = time.monotonic() - result.began, world.repeated - before
     if result.verdict is Verdict.FAILED:
@@ -142,6 +144,7 @@ async def _cleaned(world: World, result: Result) -> None:
         problems = [f"cleaning up does not come to an end {error}".rstrip()]
         await world.revive()
     if problems and result.verdict is not Verdict.FAILED:
+        result.judged = time.monotonic()
         _fail(result, f"what the case has made cannot be removed: {'; '.join(problems)}")
 
 

@@ -7,7 +7,13 @@ from collections import defaultdict
 
 from msgspec import Struct
 
+from volplane.csi.tap import Call
 from volplane.testing.runner import Result, Verdict
+
+
+def is_cleaning(result: Result, call: Call) -> bool:
+    """It was made when the case had its verdict, to remove what the case had made."""
+    return 0 < result.judged < call.start
 
 
 class Run(Struct):

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from volplane.testing.report import Run
+from volplane.testing.report import Run, is_cleaning
 from volplane.testing.runner import Result, Verdict
 
 MARKS = {
@@ -16,6 +16,7 @@ MARKS = {
     Verdict.FAILED: "[bold red]✗[/bold red]",
     Verdict.SKIPPED: "[dim]-[/dim]",
 }
+LAST = 8  # calls before the verdict
 WIDTH = 110  # where there is no terminal
 
 
@@ -67,7 +68,7 @@ class Progress:
         out.print(f"[bold red]{escape(result.name)}[/bold red]  {escape(result.section)}")
         out.print(f"  demanded: {escape(result.demands)}")
         out.print(f"  found:    {escape(result.reason)}")
-        for call in result.calls[-8:]:
+        for call in [call for call in result.calls if not is_cleaning(result, call)][-LAST:]:
             at = call.start - result.began
             line = f"{at:7.3f} s {call.method} {call.code or 'under way'} in {call.seconds * 1000:.0f} ms"
             out.print(f"    [dim]{escape(line)} {escape(call.message[:120])}[/dim]")

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from volplane.csi.tap import Call
-from volplane.testing.report import Run
+from volplane.testing.report import Run, is_cleaning
 from volplane.testing.runner import Result, Verdict
 
 FORBIDDEN = {i: None for i in range(32) if i not in (9, 10, 13)}  # of XML
@@ -50,21 +50,22 @@ def _case(run: Run, result: Result) -> dict[str, Any]:
     }
     if result.verdict is Verdict.FAILED:
         made["replay"] = run.replay(result)
-        made["calls"] = [_call(call, result.began) for call in result.calls]
+        made["calls"] = [_call(call, result) for call in result.calls]
         made["logs"] = result.logs
     return made
 
 
-def _call(call: Call, began: float) -> dict[str, Any]:
+def _call(call: Call, result: Result) -> dict[str, Any]:
     return {
         "method": call.method,
         "caller": call.caller,
         "address": call.address,
-        "at": round(call.start - began, 4),
+        "at": round(call.start - result.began, 4),
         "seconds": round(call.seconds, 4),
         "code": call.code,
         "message": call.message,
         "note": call.note,
+        "cleaning": is_cleaning(result, call),
         "request": call.request,
         "response": call.response,
     }

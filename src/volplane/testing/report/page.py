@@ -13,7 +13,7 @@ from pathlib import Path
 
 from volplane.csi.tap import Call
 from volplane.testing.case import SPEC
-from volplane.testing.report import Run
+from volplane.testing.report import Run, is_cleaning
 from volplane.testing.runner import Result, Verdict
 
 SPECIFICATION = "https://github.com/container-storage-interface/spec/blob/master/spec.md"
@@ -151,7 +151,13 @@ def _calls(result: Result) -> str:
     if not result.calls:
         return ""
     whole = max((c.end or c.start) - result.began for c in result.calls) or 1.0
-    rows = "".join(_call(call, result.began, whole) for call in result.calls)
+    done = [_call(call, result.began, whole) for call in result.calls if not is_cleaning(result, call)]
+    more = [_call(call, result.began, whole) for call in result.calls if is_cleaning(result, call)]
+    if more:
+        done.append(
+            "<tr><td colspan='5' class='skipped'>From here on, what the case has made is removed.</td></tr>"
+        )
+    rows = "".join([*done, *more])
     head = "<tr><th>at</th><th>took</th><th>call</th><th>answer</th><th class='time'>time line</th></tr>"
     return f"<table>{head}{rows}</table>"
 

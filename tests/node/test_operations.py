@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from volplane.node.operations import LONGEST, Key, Operations
+from volplane.node.operations import Key, Operations
+
+LONGEST = 122.0
 
 
 class Clock:
@@ -21,7 +23,7 @@ def fail(operations: Operations, key: Key, name: str) -> None:
 
 
 def test_a_mount_excludes_every_unmount_of_the_volume() -> None:
-    operations = Operations(Clock())
+    operations = Operations(Clock(), LONGEST)
     with operations.running(Key("v"), "volume_mount"):
         assert operations.is_running(Key("v", "a"))
         assert not operations.is_running(Key("w", "a"))
@@ -29,7 +31,7 @@ def test_a_mount_excludes_every_unmount_of_the_volume() -> None:
 
 
 def test_unmounts_of_two_pods_run_side_by_side() -> None:
-    operations = Operations(Clock())
+    operations = Operations(Clock(), LONGEST)
     with operations.running(Key("v", "a"), "volume_unmount"):
         assert not operations.is_running(Key("v", "b"))
         assert operations.is_running(Key("v"))
@@ -37,7 +39,7 @@ def test_unmounts_of_two_pods_run_side_by_side() -> None:
 
 def test_backoff_doubles_up_to_its_limit() -> None:
     clock = Clock()
-    operations, delays = Operations(clock), []
+    operations, delays = Operations(clock, LONGEST), []
     for _ in range(10):
         fail(operations, Key("v"), "volume_mount")
         delays.append(operations.delay(Key("v"), "volume_mount"))
@@ -46,8 +48,15 @@ def test_backoff_doubles_up_to_its_limit() -> None:
     assert delays == [0.5, 1, 2, 4, 8, 16, 32, 64, LONGEST, LONGEST]
 
 
+def test_a_limit_below_the_first_pause_is_the_first_pause() -> None:
+    operations = Operations(Clock(), 0.1)
+    for _ in range(2):
+        fail(operations, Key("v"), "volume_mount")
+        assert operations.delay(Key("v"), "volume_mount") == pytest.approx(0.1)
+
+
 def test_another_operation_does_not_wait_and_ends_the_backoff_by_succeeding() -> None:
-    operations = Operations(Clock())
+    operations = Operations(Clock(), LONGEST)
     fail(operations, Key("v"), "volume_mount")
     fail(operations, Key("v"), "volume_mount")
     assert operations.delay(Key("v", "a"), "volume_unmount") == 0
@@ -61,7 +70,7 @@ def test_another_operation_does_not_wait_and_ends_the_backoff_by_succeeding() ->
 
 def test_two_operations_that_both_fail_do_not_drive_each_other_round() -> None:
     clock = Clock()
-    operations, tries = Operations(clock), 0
+    operations, tries = Operations(clock, LONGEST), 0
     wanted = ((Key("v", "a"), "volume_unmount"), (Key("v"), "volume_mount"))
     for _ in range(100):
         for key, name in wanted:
@@ -72,7 +81,7 @@ def test_two_operations_that_both_fail_do_not_drive_each_other_round() -> None:
 
 
 def test_success_forgets_the_failure() -> None:
-    operations = Operations(Clock())
+    operations = Operations(Clock(), LONGEST)
     fail(operations, Key("v"), "volume_mount")
     with operations.running(Key("v"), "volume_mount"):
         pass

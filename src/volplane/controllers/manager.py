@@ -25,6 +25,8 @@ class Settings(Struct, frozen=True):
     max_wait_for_unmount: float = 360.0  # seconds that a node which does not answer gets to unmount
     disable_force_detach_on_timeout: bool = False
     wait_for_deleted_nodes: bool = False  # a deleted Node gets that time as well, as upstream gives it
+    attach_timeout: float = 120.0  # seconds that an attacher gets before pods hear that it does not answer
+    attach_retry_interval_max: float = 122.0  # pods hear of failures after 500 ms, 1 s, 2 s … this
     node_monitor_grace_period: float = 40.0  # seconds of silence after which a node is Unknown
     node_startup_grace_period: float = 60.0  # the same for a node that never reported
     node_eviction_rate: float = 0.1  # nodes a second and zone whose pods are driven off
@@ -60,6 +62,8 @@ CONTROLLERS: Mapping[str, Entry] = {
             "max_wait_for_unmount": lambda s: s.max_wait_for_unmount,
             "force_detach": lambda s: not s.disable_force_detach_on_timeout,
             "wait_for_deleted_nodes": lambda s: s.wait_for_deleted_nodes,
+            "attach_timeout": lambda s: s.attach_timeout,
+            "retry_interval_max": lambda s: s.attach_retry_interval_max,
         },
     ),
     "persistentvolumeclaim-protection-controller": Entry(

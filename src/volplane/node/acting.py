@@ -83,7 +83,7 @@ class Actor:
     def __init__(self, site: Site, node: NodeView, events: Recorder, changed: Callable[[str], None]) -> None:
         self.site, self.node, self.events = site, node, events
         self._changed = changed  # told the pod whose volumes are no longer as they were
-        self._operations = Operations(clock.now)
+        self._operations = Operations(clock.now, site.retry_max)
         self._expander = Expander(site, events)
         self.suspending = False
 

@@ -24,8 +24,6 @@ from volplane.volumes.csi import Drivers, request
 
 log = logging.getLogger(__name__)
 
-REJECTED = "VolumeAttachmentLimitExceeded"
-CALL = 120.0
 
 
 class Limits:
@@ -78,7 +76,7 @@ class Limits:
         if driver is None:
             return
         try:
-            reply = await driver.channel.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=CALL)
+            reply = await driver.channel.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=driver.timeout)
             topology = dict(reply.accessible_topology.segments)
             await self.csinode.add(DriverInfo(name, reply.node_id, topology, reply.max_volumes_per_node))
         except (CallError, APIError, TopologyCollision, TimeoutError) as error:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 FIRST = 0.5
-LONGEST = 122.0  # two minutes and two seconds
 
 
 class Key(NamedTuple):
@@ -36,8 +35,8 @@ class Failed(Struct):
 
 
 class Operations:
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], longest: float) -> None:
+        self._clock, self._longest = clock, longest
         self._running: dict[str, dict[str, str]] = {}  # volume → pod → operation
         # volume → (pod, operation such as volume_mount) → its last failure
         self._failed: dict[str, dict[tuple[str, str], Failed]] = {}
@@ -78,7 +77,7 @@ class Operations:
 
     def _fail(self, key: Key, name: str, error: str) -> None:
         last = self.failure(key, name)
-        delay = min(last.delay * 2, LONGEST) if last else FIRST
+        delay = min(last.delay * 2 if last else FIRST, self._longest)
         failed = self._failed.setdefault(key.volume, {})
         failed[key.pod, name] = Failed(error, delay, self._clock() + delay)
 

@@ -29,8 +29,7 @@ from volplane.volumes.csi import Driver, Drivers
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 122.0
-INFO_TIMEOUT = 120.0  # NodeGetInfo
+FIRST_PAUSE = 0.5
 HIGHEST_MAJOR = 1
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?.*")
@@ -57,11 +56,12 @@ class PluginWatcher:
         drivers: Drivers,
         objects: CSINodeObject,
         *,
+        retry_max: float,
         connect: Callable[[str], Caller] = lambda path: Channel(path, component="kubelet"),
     ) -> None:
         self.paths, self.host, self.drivers, self.objects = paths, host, drivers, objects
         self.directory = paths.real(paths.registry)
-        self._connect = connect
+        self._retry_max, self._connect = retry_max, connect
         self._sockets: dict[str, Socket] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -104,7 +104,7 @@ class PluginWatcher:
     async def _register(self, socket: Socket, before: list[asyncio.Task[None]]) -> None:
         if before:
             await asyncio.wait(before)
-        pause = FIRST_PAUSE
+        pause = min(FIRST_PAUSE, self._retry_max)
         while True:
             try:
                 info = await registration.ask(socket.path)
@@ -114,7 +114,7 @@ class PluginWatcher:
                 if isinstance(error, Refused):
                     await self._notify(socket, error=str(error))
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                pause = min(pause * 2, self._retry_max)
             else:
                 return await self._add(socket, info, version)
 
@@ -159,7 +159,7 @@ class PluginWatcher:
         await self._notify(socket)
 
     async def _introduce(self, driver: Driver) -> None:
-        reply = await driver.channel.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=INFO_TIMEOUT)
+        reply = await driver.channel.call("NodeGetInfo", v1.NodeGetInfoRequest(), timeout=driver.timeout)
         if not reply.node_id:
             raise Refused("node ID is empty")
         driver.node_id = reply.node_id

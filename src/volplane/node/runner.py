@@ -88,13 +88,18 @@ class NodeRole:
             lambda: self.object.capacity,
             self.events.warning,
             gates=settings.feature_gates,
+            retry_max=settings.volume_retry_interval_max,
+            token_max_age=settings.token_max_age,
+            ownership_notice=settings.ownership_notice,
         )
         self.volumes = VolumeManager(
             site, kinds.all_plugins(site, self.drivers, client.cache(CSIDriver)), self.object, self.events
         )
         self.sources = Sources(client, self.volumes)
         self.csinode = CSINodeObject(client, self.object)
-        self.watcher = PluginWatcher(paths, host, self.drivers, self.csinode)
+        self.watcher = PluginWatcher(
+            paths, host, self.drivers, self.csinode, retry_max=settings.volume_retry_interval_max
+        )
         self._processes = processes or ProcessRuntime(
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
         )
@@ -109,7 +114,14 @@ class NodeRole:
             self.network,
             longest_backoff=settings.max_container_restart_period,
         )
-        self.pods = Pods(client, self.name, Shared(client, self.volumes, kit, host_ip=settings.node_ip))
+        shared = Shared(
+            client,
+            self.volumes,
+            kit,
+            host_ip=settings.node_ip,
+            mount_timeout=settings.pod_mount_timeout,
+        )
+        self.pods = Pods(client, self.name, shared)
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
         self.pods.shared.hopeless = self.limits.exceeded

@@ -42,6 +42,10 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     volume_stats_agg_period: float = 60.0  # how often drivers are asked how full volumes are; 0: never
     feature_gates: Mapping[str, bool] = {}
     csi_timeout: float = 120.0  # for each step of a CSI volume; then it counts as uncertain
+    volume_retry_interval_max: float = 122.0  # pauses after failures double from 500 ms up to this
+    pod_mount_timeout: float = 123.0  # when it is asked whether a pod's volumes can come here at all
+    token_max_age: float = 86_400.0  # a token is renewed at this age, or after four fifths of its life
+    ownership_notice: float = 30.0  # when a pod hears that fsGroup takes long; then after twice as long
     cluster_host: str = ""  # KUBERNETES_SERVICE_HOST of the containers
     cluster_port: int = 0
     shutdown_grace_period: float = 30.0  # for all pods together when the node stops

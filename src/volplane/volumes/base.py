@@ -125,6 +125,9 @@ class Site(Struct):
     warn: Callable[[Pod, str, str], None] = lambda pod, reason, message: None  # an event of the pod
     subpaths: set[str] = field(default_factory=set)  # pods that have bind mounts of parts of volumes
     gates: Mapping[str, bool] = {}  # upstream's feature gates, where they differ
+    retry_max: float = 122.0  # seconds; the longest pause between two tries
+    token_max_age: float = 86_400.0  # at which a token is renewed, however long it lives
+    ownership_notice: float = 30.0  # after which a change of ownership is told; then twice as long
 
 
 class Plugin:

@@ -16,7 +16,7 @@ from volplane.volumes.secret import Secret
 
 
 def all_plugins(site: Site, drivers: Drivers, objects: Cache[CSIDriver]) -> tuple[Plugin, ...]:
-    tokens = Tokens(site.client)
+    tokens = Tokens(site.client, site.token_max_age)
     return (
         Csi(site, drivers, objects, tokens),
         CsiBlock(site, drivers, objects, tokens),

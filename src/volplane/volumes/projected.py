@@ -35,7 +35,6 @@ from volplane.volumes.writer import File
 log = logging.getLogger(__name__)
 
 DEFAULT_LIFE = 3600
-A_DAY = 86_400.0
 
 
 class Token(NamedTuple):
@@ -47,8 +46,8 @@ class Token(NamedTuple):
 class Tokens:
     """Service-account tokens bound to pods, each asked for once until it grows old."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, max_age: float) -> None:
+        self._client, self._max_age = client, max_age
         self._held: dict[tuple[str, str, int], Token] = {}  # pod, audience, life
 
     async def get(self, pod: Pod, audience: str, life: int) -> Token:
@@ -73,19 +72,18 @@ class Tokens:
             subresource="token",
             of=ServiceAccount,
         )
-        return Token(
-            made.status.token, made.status.expiration_timestamp, _renewal(made.status.expiration_timestamp)
-        )
+        expires = made.status.expiration_timestamp
+        return Token(made.status.token, expires, self._renewal(expires))
+
+    def _renewal(self, expires: str) -> float:
+        left = (clock.parse(expires) - clock.wall()).total_seconds() if expires else DEFAULT_LIFE
+        age = min(left * 0.8, self._max_age)
+        # Spread by a few seconds, or all pods of a node would ask in the same moment.
+        return clock.now() + age - random.uniform(0, min(10.0, age / 10))
 
     def forget(self, pod: str) -> None:
         for key in [k for k in self._held if k[0] == pod]:
             del self._held[key]
-
-
-def _renewal(expires: str) -> float:
-    left = (clock.parse(expires) - clock.wall()).total_seconds() if expires else DEFAULT_LIFE
-    # Spread by a few seconds, or all pods of a node would ask in the same moment.
-    return clock.now() + min(left * 0.8, A_DAY) - random.uniform(0, 10)
 
 
 class Projected(Content):
@@ -93,7 +91,7 @@ class Projected(Content):
 
     def __init__(self, site: Site, tokens: Tokens | None = None) -> None:
         super().__init__(site)
-        self.tokens = tokens or Tokens(site.client)
+        self.tokens = tokens or Tokens(site.client, site.token_max_age)
 
     def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
         return source.projected is not None

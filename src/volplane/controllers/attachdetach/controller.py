@@ -58,7 +58,6 @@ class AttachDetach(Controller[str]):
     name = "persistentvolume-attach-detach-controller"
     component = COMPONENT
     workers = 256  # a worker only waits for its own writes
-    backoff = Backoff(0.5, 122.0)
     resync = 180.0
 
     def __init__(
@@ -68,10 +67,13 @@ class AttachDetach(Controller[str]):
         max_wait_for_unmount: float = p.UNMOUNT_GRACE,
         force_detach: bool = True,
         wait_for_deleted_nodes: bool = False,
+        attach_timeout: float = p.ANSWER,
+        retry_interval_max: float = 122.0,
     ) -> None:
+        self.backoff = Backoff(0.5, retry_interval_max)
         super().__init__(client)
         self.wait_for_deleted_nodes = wait_for_deleted_nodes
-        self.grace = max_wait_for_unmount
+        self.grace, self.answer = max_wait_for_unmount, attach_timeout
         self.force = force_detach
         self._since: dict[str, dict[tuple[str, str], float]] = {}  # volume → (node, what) → loop time
         # volume → node → how often its pods heard of a failure (of a conflict: once), and when not before
@@ -194,6 +196,7 @@ class AttachDetach(Controller[str]):
             places={name: self._place(key, name) for name in {*holding, *wanted, *listed}},
             told=frozenset(self._told.get(key, ())),
             grace=self.grace,
+            answer=self.answer,
             force=self.force,
         )
 

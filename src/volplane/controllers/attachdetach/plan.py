@@ -25,7 +25,7 @@ from volplane.api.core import Pod
 from volplane.rules.steps import UNTIL_CHANGED, Wait
 
 UNMOUNT_GRACE = 360.0  # seconds that a node which does not answer gets to unmount, before detaching by force
-ANSWER = 120.0  # seconds that the attacher gets, each time
+ANSWER = 120.0  # seconds that the attacher gets, each time, unless told otherwise
 EARLY = 0.01  # seconds by which a timer may ring before its time and still be right
 
 DELETING = "volume attachment is being deleted"
@@ -67,6 +67,7 @@ class View(Struct, frozen=True):
     places: Mapping[str, Place] = {}
     told: frozenset[str] = frozenset()  # nodes whose pods know already that the volume is elsewhere
     grace: float = UNMOUNT_GRACE
+    answer: float = ANSWER
     force: bool = True  # detach by force after the grace
 
 
@@ -183,22 +184,22 @@ def entering(view: View, node: str) -> Iterator[Step]:
             yield Conflict(node, tuple(_pods_on(view, confirmed)))
         yield Wait(UNTIL_CHANGED, f"not free for {node}: attached to {', '.join(confirmed)}")
         return
-    busy = [held for held in others if _may_change(held)]
+    busy = [held for held in others if _may_change(view, held)]
     if busy:
         where = ", ".join(held.node for held in busy)
-        left = ANSWER - max(held.waiting_for for held in busy)
+        left = view.answer - max(held.waiting_for for held in busy)
         yield Wait(left, f"not free for {node}: the attacher is at work on {where}")
     else:
         yield Attach(node)
 
 
-def _is_overdue(held: Held) -> bool:
-    return held.waiting_for >= ANSWER - EARLY
+def _is_overdue(view: View, held: Held) -> bool:
+    return held.waiting_for >= view.answer - EARLY
 
 
-def _may_change(held: Held) -> bool:
+def _may_change(view: View, held: Held) -> bool:
     """The attacher is expected to bring news of it."""
-    return not _is_overdue(held) and (held.deleting or not held.attach_error)
+    return not _is_overdue(view, held) and (held.deleting or not held.attach_error)
 
 
 def awaiting(view: View, held: Held) -> Iterator[Step]:
@@ -207,7 +208,7 @@ def awaiting(view: View, held: Held) -> Iterator[Step]:
     if held.deleting:
         if place.listed:
             yield Unlist(held.node)
-        if held.detach_error or _is_overdue(held):
+        if held.detach_error or _is_overdue(view, held):
             yield Fail(held.node, DELETING)
         yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
     elif held.attached:
@@ -216,10 +217,10 @@ def awaiting(view: View, held: Held) -> Iterator[Step]:
     elif held.attach_error:
         yield Fail(held.node, held.attach_error)
         yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"attach it to {held.node}", held.attach_error))
-    elif _is_overdue(held):
+    elif _is_overdue(view, held):
         yield Fail(held.node, TIMED_OUT.format(view.driver, view.handle))
     else:
-        yield Wait(ANSWER - held.waiting_for, _unanswered(view, held, f"attach it to {held.node}", ""))
+        yield Wait(view.answer - held.waiting_for, _unanswered(view, held, f"attach it to {held.node}", ""))
 
 
 def _unanswered(view: View, held: Held, what: str, error: str) -> str:

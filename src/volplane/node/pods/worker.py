@@ -36,7 +36,6 @@ DEFAULT_GRACE = 30.0
 FORCED_GRACE = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FLUSH = 5.0
-MOUNT_WAIT = 123.0  # two minutes and three seconds
 OVER_LIMIT = "VolumeAttachmentLimitExceeded"
 TOO_LONG = "Pod was active on the node longer than the specified deadline"
 
@@ -59,8 +58,11 @@ class Shared:
 
     hopeless: Hopeless = staticmethod(_hopeful)
 
-    def __init__(self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str) -> None:
+    def __init__(
+        self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str, mount_timeout: float
+    ) -> None:
         self.client, self.volumes, self.kit, self.host_ip = client, volumes, kit, host_ip
+        self.mount_timeout = mount_timeout  # seconds after which it is asked whether there is any hope
         self.network: PodNetwork = kit.network
         self.interrupted: dict[str, dict[str, int]] = {}  # what an earlier life has stopped, by pod
 
@@ -294,7 +296,7 @@ class PodWorker:
         """After a while it is asked whether there is any hope; if there is none, the pod is given up."""
         while True:
             try:
-                async with asyncio.timeout(MOUNT_WAIT):
+                async with asyncio.timeout(self.shared.mount_timeout):
                     return await self.shared.volumes.mount(self.pod)
             except TimeoutError:
                 if why := await self.shared.hopeless(self.uid):

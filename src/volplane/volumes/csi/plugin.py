@@ -40,7 +40,6 @@ from volplane.volumes.csi.calls import judged, refusal
 from volplane.volumes.csi.drivers import Driver, Drivers, Rpc
 from volplane.volumes.projected import DEFAULT_LIFE, Tokens
 
-SLOW, STILL_SLOW = 30.0, 60.0  # seconds after which a change of ownership is told, first and then again
 FRESH = 2.0  # seconds in which an attachment that was read for staging also serves the publish after it
 
 
@@ -57,7 +56,7 @@ class Csi(Plugin):
     ) -> None:
         super().__init__(site)
         self.drivers, self.objects = drivers, objects
-        self.tokens = tokens or Tokens(site.client)
+        self.tokens = tokens or Tokens(site.client, site.token_max_age)
         self._read: dict[str, tuple[VolumeAttachment, float]] = {}  # by volume; good until
 
     def owns(self, source: Volume, volume: PersistentVolume | None) -> bool:
@@ -279,10 +278,10 @@ class Csi(Plugin):
 
     async def _tell_of_slowness(self, spec: Spec, touched: list[int]) -> None:
         """A pod whose volume has a million files waits long; its user hears why."""
-        pause = SLOW
+        pause = self.site.ownership_notice
         while True:
             await asyncio.sleep(pause)
-            pause = STILL_SLOW
+            pause = 2 * self.site.ownership_notice
             text = (
                 f"Setting the group of all files in volume {spec.source.name} takes long: {touched[0]} files "
                 "so far. With fsGroupChangePolicy OnRootMismatch it is done only once"

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.loops.inprocess import World, until
+from tests.loops.inprocess import until
 from tests.node.nodeworld import NODE, NodeWorld
-from volplane import apiserver
+from tests.support.serving import served
 from volplane.api.core import Node
-from volplane.client.cache import Caches
+from volplane.host import mounts
+from volplane.node.containers import records
 from volplane.node.reconstruct import pod_directories
-from volplane.store.memory import MemoryStore
+
+LONG = 120.0  # seconds that a busy machine may need to start a node
 
 
 class Child:
@@ -49,7 +52,7 @@ class Child:
 
     async def died(self) -> None:
         assert self._process is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LONG):
             assert await self._process.wait() == -9, self.log()
 
     async def kill(self) -> None:
@@ -62,6 +65,10 @@ class Child:
             self._process.terminate()
             await self._process.wait()
 
+    @property
+    def lives(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
     def log(self) -> str:
         return Path(f"{self._here.directory}/node.log").read_text()
 
@@ -70,14 +77,11 @@ class Child:
 async def crash_world() -> AsyncIterator[tuple[NodeWorld, Child]]:
     async with AsyncExitStack() as stack:
         directory = tempfile.mkdtemp(prefix="vp-")
-        store = MemoryStore()
-        stack.push_async_callback(store.close)
-        server = await apiserver.run(apiserver.Settings(data_dir=f"{directory}/api"), store)
-        stack.push_async_callback(server.close)
-        caches = await stack.enter_async_context(Caches(server.local()))
-        here = NodeWorld(World(server.core, caches), directory, stack)
+        api = await stack.enter_async_context(served())
+        here = NodeWorld(api, directory, stack)
+        here.patience = LONG
         stack.push_async_callback(here.close)
-        kubeconfig = server.write_kubeconfig(
+        kubeconfig = api.server.write_kubeconfig(
             Path(f"{directory}/node.kubeconfig"), "test", ("system:masters",)
         )
         child = Child(here, kubeconfig)
@@ -87,7 +91,7 @@ async def crash_world() -> AsyncIterator[tuple[NodeWorld, Child]]:
 
 
 async def is_there(here: NodeWorld) -> None:
-    await until(lambda: here.client.find(Node, NODE))
+    await until(lambda: here.client.find(Node, NODE), LONG)
     await here.registered()
 
 
@@ -95,14 +99,40 @@ async def process_pod(here: NodeWorld) -> None:
     await here.pod(claim="data", container={"image": "busybox", "command": ["sleep", "1000"]})
 
 
+async def with_running_pod(here: NodeWorld, child: Child) -> None:
+    await child.start()
+    await is_there(here)
+    await here.volume()
+    await process_pod(here)
+    await here.until_ready()
+
+
+def pids(here: NodeWorld) -> dict[str, int]:
+    """Of the containers that run, by their ids."""
+    found = records.load_all(here.paths.real(here.paths.containers))
+    return {r.started.spec.id: r.started.pid for r in found if r.state().running}
+
+
+async def power_fails(here: NodeWorld, child: Child) -> None:
+    """What is on disk stays; processes and mounts go."""
+    await child.kill()
+    for record in records.load_all(here.paths.real(here.paths.containers)):
+        for pid in (record.started.shim, record.started.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    for entry in mounts.read_table().under(here.paths.root):
+        mounts.unmount(entry.target, detach=True)
+    assert here.mounted() == []
+
+
 async def everything_is_given_back(here: NodeWorld) -> None:
     async def unused() -> bool:
         return not await here.in_use()
 
-    await until(unused)
+    await until(unused, LONG)
     assert here.mounted() == []
 
     async def clean() -> bool:
         return not await pod_directories(here.host, here.paths)
 
-    await until(clean)
+    await until(clean, LONG)

@@ -1,6 +1,7 @@
-"""A node over the real API server in process, with a driver on a real socket that makes real mounts.
+"""A node over the real API server, with a driver on a real socket that makes real mounts.
 
-The test plays the attach/detach controller and the binder: it makes claims bound and volumes attached.
+The server is in process, or on HTTPS for whoever asks for that. The test plays the attach/detach controller
+and the binder: it makes claims bound and volumes attached.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.loops.inprocess import World, until, world
+from tests.support.serving import Served, served
+from tests.support.timing import is_virtual
 from volplane.api import names
 from volplane.api.codec import convert
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount
@@ -141,7 +144,7 @@ async def once(context: TaskContext) -> None:
 
 
 class NodeWorld:
-    def __init__(self, api: World, directory: str, stack: AsyncExitStack) -> None:
+    def __init__(self, api: World | Served, directory: str, stack: AsyncExitStack) -> None:
         self.api, self.client = api, api.client
         self.directory = directory
         self.paths = NodePaths(f"{directory}/n/1")
@@ -149,9 +152,11 @@ class NodeWorld:
         self.images: dict[str, TaskImage] = {"forever": forever, "once": once}
         self.host = Host()
         self.role: NodeRole | None = None
+        self.patience = 30.0  # seconds that anything may take
         self._stack = stack
         self._driver: AsyncExitStack | None = None
         self._server: Server | None = None
+        self.registrar: Registrar | None = None
 
     # --- the node and its driver
 
@@ -183,8 +188,8 @@ class NodeWorld:
         self._server = Server(self.disks, socket, grace=0)
         await self._server.start()
         stack.push_async_callback(self.driver_dies)
-        registrar = Registrar(self.paths.real(self.paths.registry), DRIVER, self.paths.driver_socket(DRIVER))
-        await stack.enter_async_context(registrar)
+        registry, socket = self.paths.real(self.paths.registry), self.paths.driver_socket(DRIVER)
+        self.registrar = await stack.enter_async_context(Registrar(registry, DRIVER, socket))
 
     def drive_in_memory(self) -> None:
         """The driver without a socket, registered at once: for virtual time."""
@@ -202,7 +207,7 @@ class NodeWorld:
         await self._server.start()
 
     async def registered(self) -> CSINode:
-        return await until(self._registered)
+        return await until(self._registered, self.patience)
 
     async def _registered(self) -> CSINode | None:
         found = await self.client.find(CSINode, NODE)
@@ -267,12 +272,13 @@ class NodeWorld:
             await self.attach(name)
         return volume
 
-    async def attach(self, name: str = "data") -> None:
+    async def attach(self, name: str = "data", *, metadata: Mapping[str, str] | None = None) -> None:
         attachment = names.attachment(f"vol-{name}", DRIVER, NODE)
         spec = {"attacher": DRIVER, "nodeName": NODE, "source": {"persistentVolumeName": f"pv-{name}"}}
         body = {"metadata": {"name": attachment}, "spec": spec}
         await self.client.create(convert(VolumeAttachment, body), exists_ok=True)
-        status = {"attached": True, "attachmentMetadata": {"devicePath": f"/dev/{name}"}}
+        told = {"devicePath": f"/dev/{name}"} if metadata is None else metadata
+        status = {"attached": True, "attachmentMetadata": told}
         await self.client.patch(VolumeAttachment, attachment, merge={"status": status}, subresource="status")
         node = await self.client.get(Node, NODE)
         listed = [{"name": v.name, "devicePath": ""} for v in node.status.volumes_attached]
@@ -325,7 +331,7 @@ class NodeWorld:
         async def reached() -> bool:
             return await self.phase(name) == phase
 
-        await until(reached)
+        await until(reached, self.patience)
 
     async def until_ready(self, name: str = "app") -> Pod:
         async def ready() -> Pod | None:
@@ -333,7 +339,7 @@ class NodeWorld:
             fit = any(c.type == "Ready" and c.status == "True" for c in found.status.conditions)
             return found if fit else None
 
-        return await until(ready)
+        return await until(ready, self.patience)
 
     async def messages(self) -> list[str]:
         """What users have been told by the node."""
@@ -345,7 +351,7 @@ class NodeWorld:
         async def told() -> str | None:
             return next((m for m in await self.messages() if part in m), None)
 
-        return await until(told)
+        return await until(told, self.patience)
 
     async def in_use(self) -> list[str]:
         return list((await self.client.get(Node, NODE)).status.volumes_in_use)
@@ -361,9 +367,9 @@ def unique(name: str = "data") -> str:
 
 
 @asynccontextmanager
-async def node_world() -> AsyncIterator[NodeWorld]:
+async def node_world(*, https: bool = False) -> AsyncIterator[NodeWorld]:
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(world())
+        api = await stack.enter_async_context(served() if https and not is_virtual() else world())
         made = NodeWorld(api, tempfile.mkdtemp(prefix="vp-"), stack)
         stack.push_async_callback(made.close)
         yield made

@@ -1,16 +1,15 @@
 """A node in a process of its own, killed at a call, before it and after it; the next one finishes the work.
 
-After a call that mounts it is a case of the contract: tests/contract/attach_and_mount/test_g_crashes.py.
+After a call that mounts, and while pods run, it is a case of the contract: test_g_crashes and test_c_crashes
+in tests/contract/attach_and_mount/.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.loops.inprocess import until
 from tests.node.killing import crash_world, everything_is_given_back, is_there, process_pod
 from tests.node.nodeworld import unique
-from volplane.api.core import Pod
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -60,29 +59,5 @@ async def test_killed_while_unmounting(point: str) -> None:
         await child.died()
         assert await here.in_use() == [unique()]
         await child.start()
-        await here.until_phase("gone")
-        await everything_is_given_back(here)
-
-
-async def test_a_container_outlives_its_node_and_belongs_to_the_next_one() -> None:
-    async with crash_world() as (here, child):
-        await child.start()
-        await is_there(here)
-        await here.volume()
-        await process_pod(here)
-        before = await here.until_ready()
-        mounted = here.mounted()
-        await child.kill()
-        here.disks.calls.clear()
-        await child.start()
-
-        async def again() -> bool:
-            return here.disks.counted() == {"stage": 1, "publish": 1}
-
-        await until(again)
-        assert here.mounted() == mounted
-        after = await here.client.get(Pod, "app", "default")
-        assert after.status.container_statuses == before.status.container_statuses
-        await here.delete()
         await here.until_phase("gone")
         await everything_is_given_back(here)

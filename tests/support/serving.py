@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Served:
     """One server and the clients of any number of roles. `client` is the user's."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, server: Server, store: MemoryStore) -> None:
+        self.server, self._store = server, store
         self.kubeconfig = str(server.kubeconfig)
         self._transports: list[Https] = []
         self._clients: list[Client] = []
@@ -46,6 +46,13 @@ class Served:
 
     loner = role  # every role has caches of its own here
 
+    async def go_down(self) -> None:
+        await self.server.close(0)
+
+    async def come_back(self) -> None:
+        """At the same address, with what it had written."""
+        self.server = await serve(self._store, self.server.port)
+
     async def close(self) -> None:
         await asyncio.gather(*(client.close() for client in self._clients))
         await asyncio.gather(*(transport.close() for transport in self._transports))
@@ -56,14 +63,17 @@ def keys() -> str:
     return tempfile.mkdtemp(prefix="keys-")
 
 
+async def serve(store: MemoryStore, port: int = 0) -> Server:
+    return await apiserver.run(apiserver.Settings(data_dir=keys(), port=port), store)
+
+
 @asynccontextmanager
 async def served() -> AsyncIterator[Served]:
     store = MemoryStore()
-    server = await apiserver.run(apiserver.Settings(data_dir=keys(), port=0), store)
-    around = Served(server)
+    around = Served(await serve(store), store)
     try:
         yield around
     finally:
         await around.close()
-        await server.close(1.0)
+        await around.server.close(1.0)
         await store.close()

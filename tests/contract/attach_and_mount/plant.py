@@ -24,6 +24,7 @@ from volplane.api import names
 from volplane.api.core import Event, Node, PersistentVolumeClaim, Pod
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import CSINode, CSINodeDriver, CSINodeSpec, VolumeAttachment
+from volplane.base import clock
 from volplane.client.client import Client
 from volplane.controllers.attachdetach.controller import AttachDetach
 from volplane.controllers.podgc.controller import PodGarbage
@@ -66,9 +67,11 @@ class Plant:
         self.controller = AttachDetach(self.around.loner("attachdetach"), **options)
         await self._start("controller", self.controller.run(), self.controller.client)
 
-    async def start_attacher(self, *, name: str = "attacher", **settings: Any) -> None:
+    async def start_attacher(
+        self, *, name: str = "attacher", caller: Caller | None = None, **settings: Any
+    ) -> None:
         client = self.around.loner("csi-attacher")
-        work = attacher.run(client, Settings(**settings), caller=self.caller, identity=name)
+        work = attacher.run(client, Settings(**settings), caller=caller or self.caller, identity=name)
         await self._start(name, work, client)
 
     async def start_pod_garbage(self) -> None:
@@ -188,6 +191,12 @@ class Plant:
         assert self.controller is not None
         return next((w.why for w in self.controller.waits if w.key == unique(volume)), "")
 
+    def pause(self, volume: str = "data") -> float:
+        """Seconds until the controller looks at the volume again by itself; 0 if it has no plan to."""
+        assert self.controller is not None
+        mine = [w.next_try for w in self.controller.waits if w.key == unique(volume) and w.next_try]
+        return (min(mine) - clock.wall()).total_seconds() if mine else 0.0
+
 
 def unique(volume: str = "data") -> str:
     return names.csi_volume(NAME, f"vol-{volume}")
@@ -222,6 +231,14 @@ async def plant(
         if "attacher" in working:
             await made.start_attacher(**({"retry_interval_start": 0.05} if settings is None else settings))
         yield made
+
+
+@asynccontextmanager
+async def beside(driver: Any) -> AsyncIterator[Caller]:
+    """Another driver, on its own socket."""
+    async with AsyncExitStack() as stack:
+        caller, _ = await _caller(stack, driver)
+        yield caller
 
 
 async def _caller(stack: AsyncExitStack, driver: Any) -> tuple[Caller, str]:

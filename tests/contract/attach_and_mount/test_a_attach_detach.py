@@ -224,7 +224,9 @@ async def test_attacherror_set_event_retries_at_500_ms_1_s_2_s_to_2_m_2_s_succes
     driver = scripted.driver("attach")
     driver.always("ControllerPublishVolume", Fail(Code.INTERNAL, "no such disk"))
     flags = {} if is_virtual() else {"retry_interval_start": 0.1}
-    async with plant("a", driver=driver, settings=flags) as p:
+    longest = 122.0 if is_virtual() else 0.7
+    told = {} if is_virtual() else {"retry_interval_max": longest}
+    async with plant("a", driver=driver, settings=flags, controller=told) as p:
         await p.volume()
         begun = clock.now()
         await p.pod("web", on="a")
@@ -233,15 +235,20 @@ async def test_attacherror_set_event_retries_at_500_ms_1_s_2_s_to_2_m_2_s_succes
         )
         await p.told("FailedAttachVolume", failed)
 
-        async def told(times: int) -> bool:
+        left: list[float] = []  # until the next try, as often as somebody looks
+
+        async def heard(times: int) -> bool:
+            left.append(p.pause())
             return sum(e.count or 1 for e in await p.events("FailedAttachVolume")) >= times
 
         if is_virtual():
             await asyncio.sleep(1000)
-            assert await told(16)  # after 0, 0.5, 1.5, 3.5 … 127.5 seconds, and then every 122
-            assert not await told(17)
-        await until(lambda: told(3), LONG)
-        assert clock.now() - begun > 1.5 - GRAIN
+            assert await heard(16)  # after 0, 0.5, 1.5, 3.5 … 127.5 seconds, and then every 122
+            assert not await heard(17)
+        else:
+            await until(lambda: heard(5), LONG)
+            assert clock.now() - begun > 0.5 + 3 * longest - GRAIN
+        assert max(left) <= longest + GRAIN
         # The attacher has a clock of its own.
         for pause, times in zip(driver.pauses("ControllerPublishVolume"), (1, 2, 4), strict=False):
             assert pause > times * flags.get("retry_interval_start", 1.0) - GRAIN
@@ -254,6 +261,25 @@ async def test_attacherror_set_event_retries_at_500_ms_1_s_2_s_to_2_m_2_s_succes
         done = await p.attached("a")
         assert done.status.attach_error is None
         await p.told("SuccessfulAttachVolume", 'AttachVolume.Attach succeeded for volume "pv-data" ')
+
+
+@both
+async def test_an_attacher_that_does_not_answer_for_2_min_is_told_to_the_pods() -> None:
+    answer = 120.0 if is_virtual() else 0.5
+    told = {} if is_virtual() else {"attach_timeout": answer}
+    async with plant("a", working=("controller",), controller=told) as p:
+        await p.volume()
+        begun = clock.now()
+        await p.pod("web", on="a")
+        text = (
+            'AttachVolume.Attach failed for volume "pv-data" : timed out waiting for external-attacher of '
+            f"{NAME} CSI driver to attach volume vol-data"
+        )
+        await asyncio.sleep(answer - 0.1)
+        await p.told("FailedAttachVolume", text)
+        assert clock.now() - begun > answer - GRAIN
+        await p.start_attacher()
+        await p.attached("a")
 
 
 async def test_va_deleted_by_a_third_party_while_the_pod_runs() -> None:

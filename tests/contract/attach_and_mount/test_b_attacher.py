@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.attach_and_mount.plant import FINALIZER, LONG, Plant, plant, quiet, unique
+from tests.contract.attach_and_mount.plant import FINALIZER, LONG, Plant, beside, plant, quiet, unique
 from tests.loops.inprocess import until
 from tests.support import scripted
 from tests.support.scripted import NAME, Fail, Hold, Lose
@@ -23,6 +23,8 @@ from volplane.csi.outcome import Code
 from volplane.sidecars.attacher.plan import NODE_ID
 
 both = pytest.mark.both
+
+NEVER = 36_000.0
 
 
 async def until_called(p: Plant, method: str, times: int = 1) -> None:
@@ -76,6 +78,67 @@ async def test_controllerpublish_deadline_exceeded_attacherror_finalizer_kept_re
         assert p.calls("ControllerPublishVolume") == 4
         for pause, times in zip(driver.pauses("ControllerPublishVolume"), (1, 2, 4), strict=True):
             assert pause > times * flags.get("retry_interval_start", 1.0) - GRAIN
+
+
+@both
+async def test_controllerpublish_that_hangs_is_given_up_after_its_timeout_and_tried_again() -> None:
+    """The driver is still at it, and says so, until it is done."""
+    timeout = 15.0 if is_virtual() else 0.3
+    driver = scripted.driver("attach")
+    hold = Hold()
+    driver.script("ControllerPublishVolume", hold)
+    flags = {} if is_virtual() else {"timeout": timeout, "retry_interval_start": 0.5}
+    async with plant("a", driver=driver, settings=flags) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        await asyncio.wait_for(hold.reached.wait(), LONG)
+
+        async def given_up() -> bool:
+            found = await p.attachment("a")
+            error = found.status.attach_error if found is not None else None
+            return error is not None and "code = DeadlineExceeded" in error.message
+
+        await until(given_up, LONG)
+        hold.release()
+        await p.attached("a")
+        (pause,) = driver.pauses("ControllerPublishVolume")
+        assert pause > timeout + flags.get("retry_interval_start", 1.0) - GRAIN
+        assert driver.violations == 0
+
+
+@both
+async def test_pauses_between_tries_double_up_to_5_min() -> None:
+    driver = scripted.driver("attach")
+    driver.always("ControllerPublishVolume", Fail(Code.INTERNAL, "no"))
+    first, longest, tries = (1.0, 300.0, 14) if is_virtual() else (0.1, 0.3, 6)
+    flags = {} if is_virtual() else {"retry_interval_start": first, "retry_interval_max": longest}
+    async with plant("a", driver=driver, working=("controller",)) as p:
+        await p.start_attacher(resync=0.0, **flags)
+        await p.volume()
+        await p.pod("web", on="a")
+        await asyncio.sleep(3000 if is_virtual() else 0)
+        await until_called(p, "ControllerPublishVolume", tries)
+        pauses = driver.pauses("ControllerPublishVolume")
+        for number, pause in enumerate(pauses):
+            assert pause > min(first * 2**number, longest) - GRAIN
+        if is_virtual():
+            assert max(pauses) < longest + 1
+
+
+@both
+async def test_a_resync_tries_again_before_the_pause_is_over() -> None:
+    each = 600.0 if is_virtual() else 0.3
+    driver = scripted.driver("attach")
+    driver.script("ControllerPublishVolume", Fail(Code.INTERNAL, "no"))
+    settings = {"retry_interval_start": NEVER, "retry_interval_max": NEVER}
+    settings |= {} if is_virtual() else {"resync": each}
+    async with plant("a", driver=driver, settings=settings) as p:
+        await p.volume()
+        await p.pod("web", on="a")
+        await until_called(p, "ControllerPublishVolume")
+        await asyncio.sleep(each)
+        await p.attached("a")
+        assert p.calls("ControllerPublishVolume") == 2
 
 
 async def test_driver_unregistered_from_csinode_attach_fails_with_message_detach_works_from_annotation() -> (
@@ -264,21 +327,24 @@ async def test_two_replicas_only_the_leader_calls_rpcs() -> None:
 
 
 async def test_duplicate_controllerpublish_from_two_attachers_both_ok_one_attachment() -> None:
-    """Section G: during a change of leaders both may call."""
-    driver = scripted.driver("attach")
-    async with plant("a", driver=driver) as p:
-        await p.start_attacher(name="second", retry_interval_start=0.05)
-        hold = [Hold(), Hold()]
-        driver.script("ControllerPublishVolume", *hold)
+    """Section G: during a change of leaders both may call, each the driver beside it."""
+    one, other = scripted.driver("attach"), scripted.driver("attach")
+    other.state = one.state  # one storage behind both
+    hold = {driver: Hold() for driver in (one, other)}
+    for driver in hold:
+        driver.script("ControllerPublishVolume", hold[driver])
+    async with plant("a", driver=one) as p, beside(other) as caller:
+        await p.start_attacher(name="second", caller=caller, retry_interval_start=0.05)
         await p.volume()
         await p.pod("web", on="a")
-        await until_called(p, "ControllerPublishVolume", 1)
-        await quiet()
-        for each in hold:
+        for each in hold.values():
+            await asyncio.wait_for(each.reached.wait(), LONG)  # both are under way at once
+        for each in hold.values():
             each.release()
         await p.attached("a")
+        assert [len(driver.called("ControllerPublishVolume")) for driver in hold] == [1, 1]
         assert await p.published() == {"a"}
-        assert driver.violations == 0
+        assert (one.violations, other.violations) == (0, 0)
         assert len(await p.attachments()) == 1
         node = await p.client.get(Node, "a")
         assert [v.name for v in node.status.volumes_attached] == [unique()]

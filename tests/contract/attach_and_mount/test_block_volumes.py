@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NODE, NodeWorld, node_world, read, there, unique
+from tests.node.nodeworld import NODE, NodeWorld, read, there, unique
 from volplane.api.core import Event
 from volplane.csi.outcome import CallError, Code
 from volplane.host import devices, mounts

@@ -1,4 +1,7 @@
-"""Section C10: a volume limit that changes while the driver runs, in virtual time."""
+"""Section C10: a volume limit that changes while the driver runs, in virtual time.
+
+With durations set by flag, on a real socket: test_c_short_waits.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld, node_world
+from tests.contract.attach_and_mount.grounds import node_world
+from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld
 from volplane.api import names
 from volplane.api.codec import convert
 from volplane.api.core import Pod
@@ -22,7 +26,7 @@ class Shrinking(Disks):
     limit = 5
 
     async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
-        self.calls.append(("info", request))
+        await self._enter("info", request)
         return v1.NodeGetInfoResponse(node_id="n-1", max_volumes_per_node=self.limit)
 
 
@@ -39,7 +43,7 @@ async def count(here: NodeWorld) -> int | None:
     return next((d.allocatable.count for d in found.spec.drivers if d.allocatable is not None), None)
 
 
-async def refuse(here: NodeWorld, code: Code) -> None:
+async def refuse_attach(here: NodeWorld, code: Code) -> None:
     """What the attacher says of the volume."""
     name = names.attachment("vol-data", DRIVER, NODE)
     spec = {"attacher": DRIVER, "nodeName": NODE, "source": {"persistentVolumeName": "pv-data"}}
@@ -72,7 +76,7 @@ async def test_a_pod_whose_attach_is_exhausted_is_rejected_and_the_limit_read_ag
     async with node_world() as here:
         await ready(here, nodeAllocatableUpdatePeriodSeconds=3600)
         await here.volume(attached=False)
-        await refuse(here, Code.RESOURCE_EXHAUSTED)
+        await refuse_attach(here, Code.RESOURCE_EXHAUSTED)
         await here.pod(claim="data", restartPolicy="Always")
         await asyncio.sleep(120)
         assert await here.phase() == "Pending"
@@ -89,7 +93,7 @@ async def test_other_failures_and_other_drivers_are_waited_for(period: int) -> N
     async with node_world() as here:
         await ready(here, **({"nodeAllocatableUpdatePeriodSeconds": period} if period else {}))
         await here.volume(attached=False)
-        await refuse(here, Code.INTERNAL if period else Code.RESOURCE_EXHAUSTED)
+        await refuse_attach(here, Code.INTERNAL if period else Code.RESOURCE_EXHAUSTED)
         await here.pod(claim="data")
         await asyncio.sleep(600)
         assert await here.phase() == "Pending"

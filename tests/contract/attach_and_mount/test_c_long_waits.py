@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.node.nodeworld import DRIVER, NodeWorld, node_world, there, unique
+from tests.contract.attach_and_mount.grounds import node_world
+from tests.node.nodeworld import DRIVER, NodeWorld, there, unique
 from volplane.api.codec import convert
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver, VolumeAttachment
@@ -19,7 +20,7 @@ from volplane.host import mounts
 
 pytestmark = [pytest.mark.root, pytest.mark.virtual]
 
-MINUTE = 60.0
+MINUTE, HOUR = 60.0, 3600.0
 
 
 def slow(seconds: float) -> Callable[[Any], Any]:
@@ -157,8 +158,38 @@ async def test_requires_republish_next_success_refreshes_tokens_renewed() -> Non
             json.loads(r.volume_context["csi.storage.k8s.io/serviceAccount.tokens"])["vault"]
             for r in requests
         ]
-        assert len({t["token"] for t in tokens}) >= 3  # each is renewed when four fifths of its life are over
+        for pause in _between_new([t["token"] for t in tokens], here.disks.moments("publish")):
+            assert 480 - 10 <= pause < 480 + MINUTE  # four fifths of its life, and the next round
+        assert len({t["token"] for t in tokens}) == 3
         assert tokens[0]["expirationTimestamp"] < tokens[-1]["expirationTimestamp"]
         assert requests[0].volume_context["csi.storage.k8s.io/pod.name"] == "app"
         (staged,) = (r for name, r in here.disks.calls if name == "stage")
         assert not any(key.startswith("csi.storage.k8s.io/") for key in staged.volume_context)
+
+
+def _between_new(values: list[str], moments: list[float]) -> list[float]:
+    """Seconds from the first sight of one value to that of the next."""
+    seen: dict[str, float] = {}
+    for value, moment in zip(values, moments, strict=True):
+        seen.setdefault(value, moment)
+    return [later - earlier for earlier, later in pairwise(seen.values())]
+
+
+async def test_tokens_renewed_after_a_day_however_long_they_live() -> None:
+    async with node_world() as here:
+        requests = [{"audience": "vault", "expirationSeconds": 30 * 24 * 3600}]
+        spec = {"requiresRepublish": True, "tokenRequests": requests}
+        await here.client.create(convert(CSIDriver, {"metadata": {"name": DRIVER}, "spec": spec}))
+        rare = ("sync_frequency", "node_status_update_frequency", "claim_read_frequency")
+        await ready(here, volume_stats_agg_period=0.0, **dict.fromkeys(rare, HOUR))
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_ready()
+        await asyncio.sleep(26 * HOUR)
+        tokens = [
+            r.volume_context["csi.storage.k8s.io/serviceAccount.tokens"]
+            for name, r in here.disks.calls
+            if name == "publish"
+        ]
+        (pause,) = _between_new(tokens, here.disks.moments("publish"))
+        assert 24 * HOUR - 10 <= pause <= 25 * HOUR

@@ -1,23 +1,23 @@
-"""Sections C7 and G: a node that stops, drained or not, and starts again on the same directory."""
+"""Section C7: a node that stops, drained or not, and starts again on the same directory.
+
+Nodes that are killed are in test_c_crashes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NODE, NodeWorld, node_world, there, unique, write
+from tests.node.nodeworld import DRIVER, NODE, NodeWorld, there, unique, write
 from volplane.api.core import Node, Pod
-from volplane.api.errors import Unavailable
-from volplane.api.storage import VolumeAttachment
 from volplane.client.client import Client
 from volplane.client.https import Https
 from volplane.csi.outcome import CallError, Code
-from volplane.host import mounts
 from volplane.node.runner import run
 from volplane.node.settings import NodeSettings
 from volplane.web import Http
@@ -41,41 +41,6 @@ async def is_out_of_use(here: NodeWorld) -> None:
     await until(unused)
 
 
-async def test_kubelet_restart_with_running_pods_stage_and_publish_repeated_no_unmount() -> None:
-    async with node_world() as here:
-        await running(here)
-        mounted = here.mounted()
-        await here.stop(drain=False)
-        assert here.mounted() == mounted
-        here.disks.calls.clear()
-        await here.start()
-
-        async def again() -> bool:
-            return here.disks.counted() == {"stage": 1, "publish": 1}
-
-        await until(again)
-        await here.until_ready()
-        assert here.mounted() == mounted
-        assert here.disks.counted() == {"stage": 1, "publish": 1}
-
-
-async def test_restart_pod_deleted_meanwhile_unpublish_unstage_from_metadata_dirs_gone() -> None:
-    async with node_world() as here:
-        await running(here)
-        await here.stop(drain=False)
-        await here.delete(grace=0)
-        here.disks.calls.clear()
-        await here.start()
-        await is_out_of_use(here)
-        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
-        assert here.mounted() == []
-
-        async def clean() -> bool:
-            return not os.listdir(here.paths.real(here.paths.pods))
-
-        await until(clean)
-
-
 async def test_logs_of_a_pod_that_is_gone_go_even_if_nothing_else_is_left_of_it() -> None:
     async with node_world() as here:
         pod = await running(here)
@@ -91,23 +56,6 @@ async def test_logs_of_a_pod_that_is_gone_go_even_if_nothing_else_is_left_of_it(
         await until(cleared)
         await here.until_ready()
         assert there(mine)
-
-
-async def test_node_reboot_mounts_gone_metadata_present_restaged_and_republished() -> None:
-    async with node_world() as here:
-        await running(here)
-        mounted = here.mounted()
-        await here.stop(drain=False)
-        for entry in mounts.read_table().under(here.paths.root):
-            mounts.unmount(entry.target, detach=True)
-        assert here.mounted() == []
-        await here.start()
-
-        async def back() -> bool:
-            return here.mounted() == mounted
-
-        await until(back)
-        await here.until_ready()
 
 
 async def test_final_error_on_a_reconstructed_entry_stays_uncertain_and_is_undone() -> None:
@@ -128,26 +76,6 @@ async def test_final_error_on_a_reconstructed_entry_stays_uncertain_and_is_undon
         await is_out_of_use(here)
         assert here.disks.counted()["unpublish"] == here.disks.counted()["unstage"] == 1
         assert here.mounted() == []
-
-
-async def test_corrupt_vol_data_for_an_orphan_logged_no_data_deleted() -> None:
-    async with node_world() as here:
-        pod = await running(here)
-        await here.stop(drain=False)
-        await here.delete(grace=0)
-        data = Path(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
-        write(data, "{")
-        here.disks.calls.clear()
-        await here.start(shutdown_grace_period=0.1)
-
-        async def unstage_refused() -> bool:
-            assert here.role is not None
-            return any("still mounted by other references" in w.why for w in here.role.waits())
-
-        await until(unstage_refused)
-        assert there(data)
-        assert here.disks.counted() == {}
-        assert await here.in_use() == [unique()]
 
 
 async def test_a_drained_node_leaves_no_mount_and_its_pods_run_again_later() -> None:
@@ -209,60 +137,3 @@ async def test_a_node_that_reaches_no_server_can_be_stopped() -> None:
             await running
         await client.close()
         await transport.close()
-
-
-class Line:
-    """The way to the API server, which may be cut."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport, self.cut = transport, True
-
-    def __getattr__(self, name: str) -> Any:
-        if self.cut and name in ("get", "list", "create", "update", "patch", "delete", "watch"):
-            raise Unavailable("the API server cannot be reached")
-        return getattr(self._transport, name)
-
-
-async def test_restart_with_api_server_down_no_unmount_at_all_volumes_in_use_unchanged() -> None:
-    async with node_world() as here:
-        await running(here)
-        mounted = here.mounted()
-        await here.stop(drain=False)
-        await here.delete(grace=0)
-        here.disks.calls.clear()
-        line = Line(here.api.core.local())
-        starting = asyncio.create_task(here.start(Client(line, component="kubelet")))  # type: ignore[arg-type]
-        await asyncio.sleep(0.5)
-        assert not starting.done()
-        assert here.mounted() == mounted
-        assert here.disks.calls == []
-        assert await here.in_use() == [unique()]
-        line.cut = False
-        await starting
-        await is_out_of_use(here)
-        assert here.mounted() == []
-
-
-async def test_node_crash_volume_force_detached_node_returns_unpublish_and_unstage_without_the_device() -> (
-    None
-):
-    """The mounts went with the machine, the disk is at another node; only the metadata is left."""
-    async with node_world() as here:
-        await running(here)
-        await here.stop(drain=False)
-        for entry in mounts.read_table().under(here.paths.root):
-            mounts.unmount(entry.target, detach=True)
-        await here.delete(grace=0)
-        for attachment in await here.client.list(VolumeAttachment):
-            await here.client.delete(VolumeAttachment, attachment.name)
-        detached = {"status": {"volumesAttached": None}}
-        await here.client.patch(Node, NODE, merge=detached, subresource="status")
-        here.disks.calls.clear()
-        await here.start()
-        await is_out_of_use(here)
-        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
-
-        async def clean() -> bool:
-            return not os.listdir(here.paths.real(here.paths.pods))
-
-        await until(clean)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NodeWorld, node_world
+from tests.node.nodeworld import DRIVER, NodeWorld
 from volplane.api.codec import convert
 from volplane.api.core import Pod
 from volplane.api.storage import CSIDriver

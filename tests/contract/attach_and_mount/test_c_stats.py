@@ -1,14 +1,20 @@
-"""Section C10: how full volumes are and how they are, asked of the driver and shown by the node."""
+"""Section C10: how full volumes are and how they are, asked of the driver and shown by the node.
+
+On real sockets, where the minute is as long as its flag says, and in virtual time.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from tests.contract.attach_and_mount.grounds import node_world
 from tests.contract.attach_and_mount.test_block_volumes import with_disk
 from tests.loops.inprocess import until
-from tests.node.nodeworld import Disks, NodeWorld, node_world
+from tests.node.nodeworld import Disks, NodeWorld
+from tests.support.timing import GRAIN
 from volplane.api.core import Event
 from volplane.base import metrics
 from volplane.csi import v1
@@ -16,7 +22,7 @@ from volplane.csi.outcome import CallError, Code
 
 pytestmark = pytest.mark.root
 
-SOON = 0.05
+SOON = 0.2
 LABELS = '{namespace="default",persistentvolumeclaim="data"}'
 
 
@@ -40,8 +46,8 @@ class Telling(Disks):
         )
 
 
-async def ready(here: NodeWorld, **settings: Any) -> None:
-    here.disks = Telling(here.paths)
+async def ready(here: NodeWorld, *, disks: Disks | None = None, **settings: Any) -> None:
+    here.disks = disks or Telling(here.paths)
     await here.start(volume_stats_agg_period=SOON, **settings)
     await here.start_driver()
     await here.registered()
@@ -55,6 +61,13 @@ def shown(name: str) -> float | None:
         if line.startswith(f"kubelet_volume_stats_{name}{LABELS} "):
             return float(line.rpartition(" ")[2])
     return None
+
+
+async def until_asked(here: NodeWorld, times: int) -> None:
+    async def asked() -> bool:
+        return here.disks.counted()["stats"] >= times
+
+    await until(asked, 60)
 
 
 async def until_shown(name: str, value: float | None) -> None:
@@ -75,8 +88,43 @@ async def test_stats_bytes_and_inodes_by_pvc_and_gone_with_the_pod() -> None:
         assert request.volume_path.endswith("/volumes/kubernetes.io~csi/pv-data/mount")
         assert not request.staging_target_path
         assert shown("health_status_abnormal") is None  # only with its gate
+        await until_asked(here, 3)
+        assert min(here.disks.pauses("stats")) > SOON - GRAIN
         await here.delete()
         await until_shown("capacity_bytes", None)
+
+
+@pytest.mark.virtual
+async def test_stats_each_minute_with_jitter() -> None:
+    async with node_world() as here:
+        here.disks = Telling(here.paths)
+        await here.start()
+        here.drive_in_memory()
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_ready()
+        await asyncio.sleep(1800)
+        pauses = here.disks.pauses("stats")
+        assert len(pauses) >= 25
+        assert all(60 <= pause <= 66.1 for pause in pauses)
+        assert max(pauses) - min(pauses) > 0.1
+
+
+async def test_nil_usage_is_an_error_and_shows_nothing() -> None:
+    class Silent(Telling):
+        claims = frozenset()
+
+        async def node_get_volume_stats(
+            self, request: v1.NodeGetVolumeStatsRequest
+        ) -> v1.NodeGetVolumeStatsResponse:
+            await self._enter("stats", request)
+            return v1.NodeGetVolumeStatsResponse()
+
+    async with node_world() as here:
+        await ready(here, disks=Silent(here.paths))
+        await until_asked(here, 2)
+        assert shown("capacity_bytes") is None
+        assert await here.phase() == "Running"
 
 
 async def test_volume_condition_abnormal_with_its_gate() -> None:
@@ -100,12 +148,7 @@ async def test_a_driver_that_fails_to_tell_disturbs_nobody() -> None:
         await ready(here)
         await until_shown("capacity_bytes", 100)
         here.disks.hooks["stats"] = fail
-        before = here.disks.counted()["stats"]
-
-        async def asked_again() -> bool:
-            return here.disks.counted()["stats"] > before + 2
-
-        await until(asked_again, 60)
+        await until_asked(here, here.disks.counted()["stats"] + 2)
         assert await here.phase() == "Running"
         assert shown("capacity_bytes") == 100
 

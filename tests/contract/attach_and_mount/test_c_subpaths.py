@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.nodeworld import NodeWorld, node_world, write
+from tests.contract.attach_and_mount.grounds import node_world
+from tests.node.nodeworld import NodeWorld, write
 from volplane.api.core import Pod
 from volplane.host import files, mounts
 

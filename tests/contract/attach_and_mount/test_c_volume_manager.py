@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import NODE, Hook, NodeWorld, node_world, settled, there, unique
+from tests.node.nodeworld import DRIVER, NODE, Hook, NodeWorld, read, settled, there, unique, write
+from volplane.api.codec import convert
 from volplane.api.core import Event, Node, PersistentVolumeClaim, Pod
 from volplane.api.errors import Unavailable
-from volplane.api.storage import CSIDriver
+from volplane.api.storage import CSIDriver, VolumeAttachment
 from volplane.csi.outcome import CallError, Code
 from volplane.host import mounts
+from volplane.node.plan import State
 
 pytestmark = pytest.mark.root
 
@@ -97,7 +101,9 @@ async def test_nodepublish_invalid_argument_target_and_metadata_removed_retried_
         await here.until_told(
             'MountVolume.SetUp failed for volume "pv-data" : rpc error: code = InvalidArgument desc = bad'
         )
-        assert not there(here.paths.real(here.paths.csi_data(pod.uid, "pv-data")))
+        volumes = here.paths.real(f"{here.paths.pod(pod.uid)}/volumes/kubernetes.io~csi")
+        # Neither target nor metadata stays; each try makes them anew.
+        await until(sometimes(lambda: not there(volumes) or os.listdir(volumes) == []))
         await until(sometimes(lambda: here.disks.counted()["publish"] > 1))
         await here.delete()
         await is_out_of_use(here)
@@ -183,9 +189,16 @@ async def test_driver_unregistered_states_unchanged_pod_termination_blocks_rereg
         assert here.role is not None
         await until(sometimes(lambda: not list(here.role.drivers)))
         await here.delete()
-        await settled()
+
+        async def waits() -> bool:
+            missing = "driver name disks.test not found in the list of registered CSI drivers"
+            return any(missing in why for why in whys(here))
+
+        await until(waits)
         assert await here.phase() != "gone"
         assert len(here.mounted()) == 2
+        (entry,) = here.role.volumes.entries.values()
+        assert entry.device is State.MOUNTED
         await here.start_driver()
         await here.until_phase("gone")
         await is_out_of_use(here)
@@ -279,10 +292,24 @@ async def test_requires_republish_publish_fails_on_a_running_pod_event_only_cont
         await here.pod(claim="data")
         pod = await here.until_ready()
         await until(sometimes(lambda: here.disks.counted()["publish"] > 2))
+        target = here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))
+        write(f"{target}/file", "kept")
         here.disks.hooks["publish"] = failing(Code.INTERNAL, "not now")
-        await here.until_told("not now")
+        told = await here.until_told("not now")
+        assert {e.reason for e in await here.client.list(Event, "default") if e.message == told} == {
+            "FailedMount"
+        }
         assert (await here.client.get(Pod, "app", "default")).status.phase == "Running"
-        assert mounts.is_mount(here.paths.real(here.paths.csi_target(pod.uid, "pv-data")))
+        assert mounts.is_mount(target)
+        assert read(f"{target}/file") == "kept"
+        assert here.disks.counted()["unpublish"] == 0
+
+        async def refreshed(request: Any) -> None:
+            write(f"{target}/file", "fresh")
+
+        here.disks.hooks["publish"] = refreshed
+        await until(sometimes(lambda: read(f"{target}/file") == "fresh"), 60)
+        assert (await here.client.get(Pod, "app", "default")).status.container_statuses[0].restart_count == 0
         assert here.disks.counted()["unpublish"] == 0
 
 
@@ -427,6 +454,38 @@ async def test_pod_deleted_while_nodestage_hangs_on_a_real_socket_with_the_durat
 def whys(here: NodeWorld) -> list[str]:
     assert here.role is not None
     return [w.why for w in here.role.waits()]
+
+
+async def test_driver_with_attachrequired_false_nothing_in_volumes_in_use() -> None:
+    """Section A, as the kubelet sees it."""
+    async with node_world() as here:
+        free = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": False}}
+        await here.client.create(convert(CSIDriver, free))
+        await ready(here)
+        await here.volume(attached=False)
+        seen: list[tuple[list[str], dict[str, str]]] = []
+
+        async def look(request: Any) -> None:
+            seen.append((await here.in_use(), dict(request.publish_context)))
+
+        here.disks.hooks["stage"] = here.disks.hooks["publish"] = look
+        await here.pod(claim="data")
+        await here.until_ready()
+        assert seen == [([], {}), ([], {})]
+        assert await here.client.list(VolumeAttachment) == []
+
+
+async def test_no_publish_unpublish_capability_kubelet_gets_empty_publish_context() -> None:
+    """Section B, as the kubelet sees it: the attachment says no more than that it is attached."""
+    async with node_world() as here:
+        await ready(here)
+        await here.volume(attached=False)
+        await here.attach(metadata={})
+        await here.pod(claim="data")
+        await here.until_ready()
+        for name, request in here.disks.calls:
+            assert not request.publish_context, name
+        assert here.disks.counted() == {"stage": 1, "publish": 1}
 
 
 async def test_without_controller_attach_detach_a_csi_volume_gets_a_clear_event() -> None:

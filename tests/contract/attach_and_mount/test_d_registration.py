@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import AsyncExitStack
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld, node_world, settled
+from tests.node.killing import crash_world
+from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld, settled
 from volplane.api.core import Node
 from volplane.api.storage import CSINode
 from volplane.csi import v1
@@ -18,7 +22,6 @@ from volplane.csi.outcome import CallError, Code
 from volplane.csi.registration import Notice, Registrar
 from volplane.node.plugins import highest
 from volplane.sdk import Server
-from volplane.sidecars import registrar as sidecar
 
 pytestmark = pytest.mark.root
 
@@ -40,12 +43,30 @@ async def driver(here: NodeWorld, stack: AsyncExitStack, disks: Disks | None = N
 
 
 async def verdict(made: Registrar) -> Notice:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await made.notice()
 
 
 async def drivers(here: NodeWorld) -> list[str]:
     return [d.name for d in (await here.client.get(CSINode, NODE)).spec.drivers]
+
+
+@asynccontextmanager
+async def seen(here: NodeWorld) -> AsyncIterator[list[list[str]]]:
+    """Which drivers CSINode has, now and after each change."""
+    cache = here.client.cache(CSINode)
+    await cache.synced()
+    states = [[d.name for d in node.spec.drivers] for node in cache.all()]
+
+    def changed(old: CSINode | None, new: CSINode | None) -> None:
+        if old is not None and new is not None:
+            states.append([d.name for d in new.spec.drivers])
+
+    end = cache.subscribe(changed)
+    try:
+        yield states
+    finally:
+        end()
 
 
 @pytest.mark.parametrize(
@@ -114,15 +135,29 @@ async def test_registrar_restart_deregister_then_register_one_entry() -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
         await driver(here, stack)
-        async with AsyncExitStack() as first:
-            made = await registrar(here, first)
-            assert (await verdict(made)).registered
-        again = await registrar(here, stack)
-        assert (await verdict(again)).registered
-        await settled()
+        async with seen(here) as states:
+            async with AsyncExitStack() as first:
+                made = await registrar(here, first)
+                assert (await verdict(made)).registered
+            again = await registrar(here, stack)
+            assert (await verdict(again)).registered
+
+            async def gone_and_back() -> bool:
+                return states[-3:] == [[DRIVER], [], [DRIVER]]
+
+            await until(gone_and_back)
         assert await drivers(here) == [DRIVER]
         assert here.role is not None
         assert [d.name for d in here.role.drivers] == [DRIVER]
+
+
+async def test_a_refused_socket_is_asked_again_and_pauses_end_where_the_flag_says() -> None:
+    async with node_world() as here, AsyncExitStack() as stack:
+        await here.start(volume_retry_interval_max=0.1)
+        await driver(here, stack)
+        made = await registrar(here, stack, versions=["2.0.0"])
+        for _ in range(7):  # doubling from 500 ms they would take longer than anybody waits here
+            assert not (await verdict(made)).registered
 
 
 class Nameless(Disks):
@@ -130,17 +165,52 @@ class Nameless(Disks):
         return v1.NodeGetInfoResponse(node_id="")
 
 
-async def test_nodegetinfo_empty_id_notify_false_no_csinode_entry() -> None:
+class Broken(Disks):
+    async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+        raise CallError(Code.INTERNAL, "not yet")
+
+
+class Hanging(Disks):
+    async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+        await asyncio.sleep(3600)
+        raise AssertionError("somebody has waited")
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Broken, "desc = not yet"), (Nameless, "node ID is empty")])
+async def test_nodegetinfo_error_or_empty_id_notify_false_no_csinode_entry_registrar_exits_1(
+    kind: type[Disks], why: str
+) -> None:
     async with node_world() as here, AsyncExitStack() as stack:
         await here.start()
-        await driver(here, stack, Nameless(here.paths))
-        made = await registrar(here, stack)
-        told = await verdict(made)
-        assert not told.registered
-        assert told.error.startswith("RegisterPlugin error -- plugin registration failed with err: ")
+        await driver(here, stack, kind(here.paths))
+        flags = {
+            "csi-address": here.paths.real(here.paths.driver_socket(DRIVER)),
+            "kubelet-registration-path": here.paths.driver_socket(DRIVER),
+            "plugin-registration-path": here.paths.real(here.paths.registry),
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "volplane", "registrar", *(f"--{k}={v}" for k, v in flags.items())),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await process.communicate()
+        assert process.returncode == 1, said
+        assert "RegisterPlugin error -- plugin registration failed with err: " in said.decode()
+        assert why in said.decode()
         assert await drivers(here) == []
         assert here.role is not None
         assert list(here.role.drivers) == []
+
+
+async def test_nodegetinfo_that_hangs_is_given_up_when_the_flag_says() -> None:
+    async with node_world() as here, AsyncExitStack() as stack:
+        await here.start(csi_timeout=0.3)
+        await driver(here, stack, Hanging(here.paths))
+        told = await verdict(await registrar(here, stack))
+        assert not told.registered
+        assert "code = DeadlineExceeded" in told.error
+        assert await drivers(here) == []
 
 
 async def test_topology_value_changed_for_an_existing_label_registration_refused() -> None:
@@ -182,45 +252,21 @@ async def test_csinode_deleted_by_hand_recreated_by_the_next_driver_update() -> 
         assert await drivers(here) == [DRIVER]
 
 
-async def test_nodegetinfo_error_notify_false_and_the_registrar_ends() -> None:
-    class Broken(Disks):
-        async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
-            raise CallError(Code.INTERNAL, "not yet")
-
-    async with node_world() as here, AsyncExitStack() as stack:
-        await here.start()
-        await driver(here, stack, Broken(here.paths))
-        settings = sidecar.Settings(
-            csi_address=here.paths.real(here.paths.driver_socket(DRIVER)),
-            kubelet_registration_path=here.paths.driver_socket(DRIVER),
-            plugin_registration_path=here.paths.real(here.paths.registry),
-        )
-        with pytest.raises(sidecar.RegistrationFailed, match="not yet"):  # which ends the program with 1
-            async with asyncio.timeout(30):
-                await sidecar.run(settings)
-        assert await drivers(here) == []
-
-
+@pytest.mark.slow
 async def test_kubelet_restart_all_sockets_reregistered_no_csinode_flapping() -> None:
-    async with node_world() as here:
-        await here.start()
-        await here.start_driver()
+    async with crash_world() as (here, child):
+        await child.start()
+        assert here.registrar is not None
+        assert (await verdict(here.registrar)).registered
         before = await here.registered()
-        await here.stop(drain=False)
-        seen: list[CSINode] = []
-        cache = here.client.cache(CSINode)
-        await cache.synced()
-        end = cache.subscribe(lambda old, new: seen.append(new) if new is not None else None)
-        role = await here.start()
-
-        async def again() -> bool:
-            return role.drivers.get(DRIVER) is not None
-
-        await until(again)
-        await settled()
-        end()
-        assert {each.spec.drivers for each in seen} == {before.spec.drivers}
-        assert (await here.registered()).uid == before.uid
+        await child.kill()
+        async with seen(here) as states:
+            await child.start()
+            assert (await verdict(here.registrar)).registered
+            await settled()
+        assert all(each == [DRIVER] for each in states)
+        after = await here.registered()
+        assert (after.uid, after.spec) == (before.uid, before.spec)
 
 
 class Resized(Disks):

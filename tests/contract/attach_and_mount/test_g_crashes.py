@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.node.killing import crash_world, everything_is_given_back, is_there, process_pod
+from tests.node.killing import (
+    crash_world,
+    everything_is_given_back,
+    is_there,
+    pids,
+    power_fails,
+    process_pod,
+    with_running_pod,
+)
+from tests.node.nodeworld import NODE
+from volplane.api.core import Node
+from volplane.api.storage import VolumeAttachment
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -42,3 +53,22 @@ async def test_kubelet_killed_between(point: str, undone: list[str], wanted: boo
         await everything_is_given_back(here)
         if not wanted:
             assert [name for name, _ in here.disks.calls] == undone
+
+
+async def test_node_crash_volume_force_detached_node_returns_unpublish_and_unstage_without_the_device() -> (
+    None
+):
+    """The mounts went with the machine, the disk is at another node; only the metadata is left."""
+    async with crash_world() as (here, child):
+        await with_running_pod(here, child)
+        await power_fails(here, child)
+        await here.delete(grace=0)
+        for attachment in await here.client.list(VolumeAttachment):
+            await here.client.delete(VolumeAttachment, attachment.name)
+        detached = {"status": {"volumesAttached": None}}
+        await here.client.patch(Node, NODE, merge=detached, subresource="status")
+        here.disks.calls.clear()
+        await child.start()
+        await everything_is_given_back(here)
+        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
+        assert pids(here) == {}

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, node_world, there
+from tests.node.nodeworld import DRIVER, there
+from volplane.api.core import Event
 from volplane.csi.outcome import CallError, Code
 from volplane.node.plan import State
 
@@ -28,8 +30,11 @@ FINAL = [
     Code.ALREADY_EXISTS,
     Code.PERMISSION_DENIED,
     Code.FAILED_PRECONDITION,
+    Code.OUT_OF_RANGE,
     Code.UNIMPLEMENTED,
     Code.INTERNAL,
+    Code.DATA_LOSS,
+    Code.UNAUTHENTICATED,
 ]
 CASES = [(code, True) for code in UNCERTAIN] + [(code, False) for code in FINAL]
 
@@ -86,7 +91,11 @@ async def test_registered_but_socket_dead_before_the_step_no_directory_created_o
         # The registrar lives on, so that the driver stays registered.
         await here.driver_dies()
         pod = await here.pod(claim="data")
-        await here.until_told(f"driver {DRIVER} does not answer")
+        told = await here.until_told(f"driver {DRIVER} does not answer")
+        assert {e.reason for e in await here.client.list(Event, "default") if e.message == told} == {
+            "FailedMount"
+        }
+        assert here.disks.calls == []
         assert not there(here.paths.real(here.paths.staging_data(DRIVER, "vol-data")))
         assert not there(here.paths.real(here.paths.pod(pod.uid) + "/volumes/kubernetes.io~csi"))
         await here.driver_returns()

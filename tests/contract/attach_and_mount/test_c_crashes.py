@@ -1,0 +1,135 @@
+"""Section C7: the kubelet's process killed with SIGKILL, and started again on the same directory.
+
+Its containers are processes that outlive it. What a node does that is asked to stop is in test_c_restart.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.loops.inprocess import until
+from tests.node.killing import (
+    LONG,
+    crash_world,
+    everything_is_given_back,
+    pids,
+    power_fails,
+    with_running_pod,
+)
+from tests.node.nodeworld import NODE, NodeWorld, read, there, unique, write
+from tests.support.serving import Served
+from volplane.api.core import Pod
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+
+def target(here: NodeWorld, pod: Pod) -> str:
+    return here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))
+
+
+async def test_kubelet_restart_with_running_pods_no_unmount_no_container_restart() -> None:
+    async with crash_world() as (here, child):
+        await with_running_pod(here, child)
+        before = await here.client.get(Pod, "app", "default")
+        mounted, running = here.mounted(), pids(here)
+        write(f"{target(here, before)}/file", "kept")
+        await child.kill()
+        assert pids(here) == running
+        here.disks.calls.clear()
+        await child.start()
+
+        async def again() -> bool:
+            return here.disks.counted() == {"stage": 1, "publish": 1}
+
+        await until(again, LONG)
+        assert here.mounted() == mounted
+        assert read(f"{target(here, before)}/file") == "kept"
+        assert pids(here) == running
+        after = await here.client.get(Pod, "app", "default")
+        assert after.status.container_statuses == before.status.container_statuses
+        await here.delete()
+        await here.until_phase("gone")
+        await everything_is_given_back(here)
+
+
+async def test_restart_pod_deleted_meanwhile_unpublish_unstage_from_metadata_dirs_gone() -> None:
+    async with crash_world() as (here, child):
+        await with_running_pod(here, child)
+        await child.kill()
+        await here.delete(grace=0)
+        here.disks.calls.clear()
+        await child.start()
+        await everything_is_given_back(here)
+        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
+        assert pids(here) == {}
+
+
+async def test_restart_with_api_server_down_no_unmount_at_all_volumes_in_use_unchanged() -> None:
+    async with crash_world() as (here, child):
+        assert isinstance(here.api, Served)
+        await with_running_pod(here, child)
+        mounted, running = here.mounted(), pids(here)
+        await child.kill()
+        await here.delete(grace=0)
+        here.disks.calls.clear()
+        await here.api.go_down()
+        await child.start()
+
+        async def tried() -> bool:
+            assert child.lives, child.log()
+            return child.log().count(f"node {NODE}: ") >= 3  # it has read its disk, and asks in vain
+
+        await until(tried, LONG)
+        assert here.mounted() == mounted
+        assert pids(here) == running
+        assert here.disks.calls == []
+        await here.api.come_back()
+        assert await here.in_use() == [unique()]
+        await everything_is_given_back(here)
+        assert [name for name, _ in here.disks.calls] == ["unpublish", "unstage"]
+
+
+async def test_node_reboot_mounts_gone_metadata_present_restaged_and_republished() -> None:
+    async with crash_world() as (here, child):
+        await with_running_pod(here, child)
+        mounted = here.mounted()
+        await power_fails(here, child)
+        here.disks.calls.clear()
+        await child.start()
+
+        async def runs_again() -> bool:
+            (status,) = (await here.client.get(Pod, "app", "default")).status.container_statuses
+            return status.restart_count == 1 and status.state.running is not None
+
+        await until(runs_again, LONG)
+        assert [name for name, _ in here.disks.calls] == ["stage", "publish"]
+        assert here.mounted() == mounted
+        await here.delete()
+        await here.until_phase("gone")
+        await everything_is_given_back(here)
+
+
+async def test_corrupt_vol_data_for_an_orphan_logged_no_data_deleted() -> None:
+    async with crash_world() as (here, child):
+        await with_running_pod(here, child)
+        pod = await here.client.get(Pod, "app", "default")
+        file, data = f"{target(here, pod)}/file", here.paths.real(here.paths.csi_data(pod.uid, "pv-data"))
+        write(file, "kept")
+        await child.kill()
+        write(data, "{")
+        await here.delete(grace=0)
+        here.disks.calls.clear()
+        await child.start()
+
+        async def logged() -> bool:
+            return child.log().count("still mounted by other references") >= 2
+
+        await until(logged, LONG)
+        assert read(file) == "kept"
+        assert there(data)
+        assert here.disks.calls == []
+        assert await here.in_use() == [unique()]
+        assert os.listdir(here.paths.real(here.paths.pods)) == [pod.uid]
+        await child.kill()  # asked to stop, it would wait for what cannot be unmounted

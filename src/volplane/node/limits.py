@@ -25,7 +25,6 @@ from volplane.volumes.csi import Drivers, request
 log = logging.getLogger(__name__)
 
 
-
 class Limits:
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Whole drivers on the bench: our own and the small correct one pass everything, upstream's is explained."""
+"""Whole drivers on the bench and in clusters: our own and the small correct one pass everything."""
 
 from __future__ import annotations
 
@@ -6,56 +6,61 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import yaml
 
-from tests.support import blocks, peers
+from tests.support import blocks
+from tests.support.driving import PARTS, SEED, driven, passed, wrong
 from volplane.api.storage import CSIDriver
 from volplane.cloud import Instance, serving
 from volplane.cloud import Settings as CloudSettings
-from volplane.cluster import guest
 from volplane.cluster.apply import objects
 from volplane.cluster.guest import Command, Guest
 from volplane.host import Host
 from volplane.store.memory import MemoryStore
-from volplane.testing import runner, session
-from volplane.testing.case import Case
-from volplane.testing.cases import ALL, BARE
+from volplane.testing import runner
+from volplane.testing.cases import ALL, SANITY
 from volplane.testing.report import Run
-from volplane.testing.runner import Settings, Verdict
+from volplane.testing.runner import Verdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-SEED = 5
-HOSTPATH = (
-    "--drivername=hostpath.csi.k8s.io --endpoint=$CSI_ENDPOINT --nodeid=$NODE_ID --statedir=$STATE_DIR"
-    " --enable-attach=true"
+# What our drivers do not promise, and what of it a case finds out only when it asks.
+MODES = ("ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany", "ReadOnlyMany")
+SECRETS, MUTABLE = {"key": "sesame"}, {"throughput": "250"}
+EFS_LACKS = frozenset(
+    [
+        "attach",
+        "block",
+        "clone",
+        "expand-node",
+        "group-snapshot",
+        "inline",
+        "list-snapshots",
+        "metadata",
+        "modify",
+        "modify-parameters",
+        "mount-group",
+        "published-nodes",
+        "snapshot",
+        "stage",
+        "topology",
+    ]
 )
-# What upstream's example driver does not do, and why; docs/test-your-driver.md explains each.
-EXPLAINED = {
-    "list/volumes": "not once",
-    "delete/in use": "OK, demanded is FAILED_PRECONDITION",
-    "snapshot/two of one volume": "",
-    "list/condition": "a condition has words",
-    "get/condition": "a condition has words",
-    "stats/condition": "The volume isn't mounted",
-    "capacity/largest volume": "UNKNOWN (failed to create volume",
-    "provision/topology of nobody": "OK, demanded is RESOURCE_EXHAUSTED",
-    "killed during/NodeStageVolume": "ControllerPublishVolume must be called",
-    "killed during/NodePublishVolume": "must be staged before publishing",
-    "killed after/NodeStageVolume": "ControllerPublishVolume must be called",
-    "killed after/NodePublishVolume": "must be staged before publishing",
-}
-
-
-# What is the same code for all drivers of the SDK, and most of the time of a run, is left to the correct one.
-SHARED = "^killed after/|^given up/"
+EFS_REFUSES = frozenset(
+    {f"provision/{mode} block" for mode in MODES}
+    | {"provision/block capacity", "block/data", "expand/block", "share/two nodes write to a device"}
+)
+EBS_LACKS = frozenset({"attach-readonly", "metadata", "mount-group", "shared"})
+EBS_REFUSES = frozenset(
+    {f"provision/{mode} {kind}" for mode in MODES[2:] for kind in ("filesystem", "block")}
+    | {f"share/two nodes {what}" for what in ("write", "write to a device", "read")}
+)
 
 
 def ours(mode: str, driver: str, *, root: str = "${STATE_DIR}", **env: str) -> Command:
@@ -105,88 +110,42 @@ async def disks(place: Path, directory: Path, *, world: str = "") -> AsyncIterat
     await host.close()
 
 
-async def driven(
-    brought: Guest, directory: Path | None = None, *, skip: str = "", cases: Iterable[Case] = BARE
-) -> Run:
-    chosen = runner.chosen(cases, "", skip)
-    return await session.drive(
-        brought, chosen, Settings(seed=SEED, timeout=180.0), lambda result: None, directory=directory
-    )
+def check(run: Run, part: str, lacks: Set[str], refuses: Set[str]) -> None:
+    """Every case of the part has passed, but for those that need what the driver does not promise."""
+    assert wrong(run) == {}
+    beyond = {case.name for case in PARTS[part] if lacks & set(case.needs) or case.name in refuses}
+    skipped = {result.name: result.reason for result in run.results if result.verdict is Verdict.SKIPPED}
+    assert skipped.keys() == beyond, skipped
+    assert {*passed(run)} == {case.name for case in PARTS[part]} - beyond
 
 
-def wrong(run: Run) -> dict[str, str]:
-    return {result.name: result.reason for result in run.failed}
-
-
-def passed(run: Run) -> list[str]:
-    return [result.name for result in run.results if result.verdict is Verdict.PASSED]
+def test_every_case_is_in_one_of_the_parts() -> None:
+    named = sorted(case.name for part in PARTS.values() for case in part)
+    assert named == sorted(case.name for case in ALL if case is not SANITY)
 
 
 async def test_our_driver_of_shared_directories_passes() -> None:
-    run = await driven(shared_directories(), skip=SHARED)
-    assert wrong(run) == {}
-    assert len(passed(run)) >= 45
-    assert {"provision/ReadWriteMany filesystem", "share/two nodes write"} <= {*passed(run)}
+    check(await driven(shared_directories(), secrets=SECRETS), "bare", EFS_LACKS, EFS_REFUSES)
 
 
 async def test_our_driver_of_disks_passes(tmp_path: Path) -> None:
     async with disks(tmp_path / "cloud", tmp_path / "b") as brought:
-        run = await driven(brought, tmp_path / "b", skip=SHARED)
-    assert wrong(run) == {}
-    assert len(passed(run)) >= 85
+        run = await driven(brought, tmp_path / "b", secrets=SECRETS, mutable=MUTABLE)
+    check(run, "bare", EBS_LACKS, EBS_REFUSES)
 
 
-async def test_our_driver_of_shared_directories_passes_in_a_cluster() -> None:
-    # The roles are killed around the driver of disks, and around the correct one.
-    run = await driven(
-        shared_directories(), cases=[c for c in ALL if c.whole and not c.apart], skip="killed during"
-    )
-    assert wrong(run) == {}
-    assert {"cluster/moves to another node", "cluster/pods of two nodes"} <= {*passed(run)}
+@pytest.mark.parametrize("part", ["one process", "processes"])
+async def test_our_driver_of_shared_directories_passes_in_a_cluster(part: str) -> None:
+    run = await driven(shared_directories(), cases=PARTS[part], secrets=SECRETS)
+    check(run, part, EFS_LACKS, EFS_REFUSES)
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["one process", "processes"])
-async def test_our_driver_of_disks_passes_in_a_cluster(tmp_path: Path, apart: bool) -> None:
-    world, cases = "a" if apart else "w", [c for c in ALL if c.whole and c.apart is apart]
+@pytest.mark.parametrize("part", ["one process", "processes"])
+async def test_our_driver_of_disks_passes_in_a_cluster(tmp_path: Path, part: str) -> None:
+    world = "a" if part == "processes" else "w"
     async with disks(tmp_path / "cloud", tmp_path / "b", world=world) as brought:
-        # The correct driver runs everything, by the command.
-        run = await driven(brought, tmp_path / "b", cases=cases, skip="killed after")
-    assert wrong(run) == {}
-    assert not apart or "cluster/node killed at NodePublishVolume" in passed(run)
-    skipped = [r.name for r in run.results if r.verdict is Verdict.SKIPPED]
-    assert skipped == ([] if apart else ["cluster/pods of two nodes"])  # a disk is at one
-
-
-@pytest.mark.peer("hostpathplugin")
-async def test_upstreams_example_driver_is_explained_case_by_case() -> None:
-    run = await driven(guest.from_command(f"{peers.path('hostpathplugin')} {HOSTPATH}"))
-    # A kill while its state file is written leaves half of one, on which it does not start: by chance.
-    half = {name for name, said in wrong(run).items() if "does not start again" in said}
-    assert all(name.startswith("killed during/") for name in half)
-    # Where others mount all the time, it gives up reading the mount table: this machine, not this driver.
-    busy = {name for name, said in wrong(run).items() if "consistent content of /proc/mounts" in said}
-    found = {name: said for name, said in wrong(run).items() if name not in half | busy}
-    assert found.keys() <= EXPLAINED.keys(), found
-    # Those that do not depend on the moment of a kill are found in each run.
-    assert {"list/volumes", "delete/in use", "killed after/NodeStageVolume"} <= found.keys() | busy
-    for name, reason in found.items():
-        assert EXPLAINED[name] in reason, name
-    page = (ROOT / "docs" / "test-your-driver.md").read_text()
-    assert [name for name in EXPLAINED if f"`{name}`" not in page] == []
-
-
-@pytest.mark.peer("hostpathplugin")
-async def test_upstreams_example_driver_has_volumes_that_live_with_a_pod(tmp_path: Path) -> None:
-    """Where its CSIDriver says so, as upstream's own deployment does."""
-    modes = {"volumeLifecycleModes": ["Persistent", "Ephemeral"], "podInfoOnMount": True}
-    about = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "spec": modes}
-    documents = [
-        {"command": f"{peers.path('hostpathplugin')} {HOSTPATH}"},
-        {**about, "metadata": {"name": "hostpath.csi.k8s.io"}},
-    ]
-    (tmp_path / "driver.yaml").write_text(yaml.safe_dump_all(documents))
-    run = await driven(guest.read(tmp_path / "driver.yaml"), cases=runner.chosen(ALL, "^cluster/inline$", ""))
-    assert {result.name: result.verdict for result in run.results} == {"cluster/inline": Verdict.PASSED}
+        run = await driven(brought, tmp_path / "b", cases=PARTS[part], secrets=SECRETS, mutable=MUTABLE)
+    check(run, part, EBS_LACKS, EBS_REFUSES)
 
 
 def test_a_correct_driver_passes_everything_by_the_command(tmp_path: Path) -> None:

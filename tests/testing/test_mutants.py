@@ -68,6 +68,13 @@ CAUGHT = {
         "CSI: DeleteVolumeGroupSnapshot",
         "is still listed",
     ),
+    "group-forgets-its-name": (
+        "killed after/CreateVolumeGroupSnapshot",
+        "CSI: CreateVolumeGroupSnapshot",
+        "is answered with",
+    ),
+    "modifies-once": ("twice/ControllerModifyVolume", "CSI: ControllerModifyVolume", "called again"),
+    "answers-once": ("twice/questions", "CSI: RPC Interface", "ControllerGetVolume called twice"),
     "modifies-anything": (
         "modify/unknown parameter",
         "CSI: ControllerModifyVolume Errors",

@@ -111,3 +111,9 @@ async def test_patience_may_be_short_for_one_case() -> None:
     assert "refused 3 times" in await waited(hears(stuck, *(refused(2.0 * n) for n in range(3))))
     stuck.begin()
     assert stuck.patience is ORDINARY
+
+
+async def test_an_unmount_that_was_seen_not_to_happen_is_not_waited_for() -> None:
+    seen = hears(Stuck(lambda call: True), unmounted(0.0))
+    assert await waited(seen) == ""
+    assert "answered with OK 2 times" in await waited(hears(seen, unmounted(0.1)))

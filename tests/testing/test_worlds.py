@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from tests.support import blocks, elsewhere
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.cluster import guest
-from volplane.csi.tap import Tap
+from volplane.cluster.guest.deploy import KUBELET
+from volplane.csi.tap import Call, Tap
 from volplane.host import devices, mounts
 from volplane.testing import session
 from volplane.testing.apart import Apart, Witness
@@ -88,6 +90,53 @@ async def test_a_driver_that_keeps_the_last_pod_does_not_cost_the_report(
     assert told.startswith("pod pod and its volume cannot be removed: ")
 
 
+class Holding(Whole):
+    """Whose driver says OK to an unmount and does nothing, until it is done by force."""
+
+    forced = 0
+
+    async def _unmounted(self) -> None:
+        self.forced += 1
+
+    async def clear(self) -> None:
+        for number in range(10 * (not self.forced)):
+            self.stuck.heard(unmounted(float(number)))
+        await self.stuck.unless(asyncio.sleep(0.01))
+
+
+def unmounted(at: float, volume: str = "v") -> Call:
+    request = json.dumps({"volume_id": volume, "target_path": "/t"})
+    return Call(1, "NodeUnpublishVolume", "kubelet", "here", request, at, at, "OK", "{}")
+
+
+async def test_what_was_unmounted_by_force_is_waited_for_to_its_end(tmp_path: Path) -> None:
+    world = composed(Holding, tmp_path / "w")
+    [told] = await world.clean()  # and not: nor by force
+    assert "answered with OK 10 times" in told
+    assert world.forced == 1
+
+
+async def test_a_case_that_a_driver_has_failed_is_cleaned_by_force_at_once(tmp_path: Path) -> None:
+    world = composed(Holding, tmp_path / "w")
+    for number in range(10):
+        world.stuck.heard(unmounted(float(number)))
+    assert world.stuck.found
+    assert await world.clean() == []
+    assert world.forced == 1
+
+
+async def test_a_case_disturbs_no_call_for_what_another_has_left(tmp_path: Path) -> None:
+    world = composed(Whole, tmp_path / "w")
+    made = {"volume": {"volume_id": "old"}}
+    world.tap.calls.append(
+        Call(1, "CreateVolume", "me", "here", '{"name":"pvc-1"}', 0.0, 1.0, "OK", json.dumps(made))
+    )
+    mine = world.own()
+    assert not mine(unmounted(2.0, "old"))
+    assert not mine(Call(2, "CreateVolume", "me", "here", '{"name":"pvc-1"}', 2.0))
+    assert mine(unmounted(2.0, "new"))
+
+
 async def test_a_case_that_fails_takes_the_witness_with_it(tmp_path: Path) -> None:
     async def never(world: Whole) -> tuple[str, str, str]:
         raise AssertionError
@@ -118,3 +167,24 @@ async def test_a_directory_that_stays_because_of_a_mount_is_told(
     mounts.unmount(str(place / "m"))
     await asyncio.to_thread(session._remove, place)
     assert not place.exists()
+
+
+@pytest.mark.root
+async def test_what_a_call_was_to_unmount_is_looked_for_on_its_node(tmp_path: Path) -> None:
+    world = composed(Whole, tmp_path / "w")
+    first, second = (member.root for member in world.cluster.members)
+    request = json.dumps({"volume_id": "v", "target_path": f"{KUBELET}/pods/a/mount"})
+    target = first / "pods/a/mount"
+    target.mkdir(parents=True)
+
+    def ended(root: Path) -> bool:
+        address = str(root / "plugins/x/csi.sock")
+        return world._still_mounted(Call(1, "NodeUnpublishVolume", "kubelet", address, request, 0.0))
+
+    mounts.bind(str(tmp_path), str(target), readonly=False, recursive=False)
+    try:
+        assert ended(first)
+        assert not ended(second)
+    finally:
+        mounts.unmount(str(target))
+    assert not ended(first)

@@ -10,8 +10,8 @@ import click
 
 from volplane.api import errors
 from volplane.api.core import Node
+from volplane.cli.account import account
 from volplane.cli.failure import Failure
-from volplane.cli.node import account
 from volplane.cli.running import connect, need_root, serve, until
 from volplane.drivers import ebs, efs
 from volplane.drivers.ebs import metadata

@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from volplane.cli.node import account
+from volplane.cli.account import account
 from volplane.cli.running import connect, serve, until
 from volplane.drivers import ebs
 from volplane.host import Host

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from volplane.cli.account import account
 from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import connect, need_root, serve, until
@@ -100,17 +101,3 @@ async def _serve(
         await client.close()
         await client.transport.close()
         await host.close()
-
-
-def account() -> ebs.Account:
-    """The disk service by the variables that aws itself reads."""
-    env = os.environ.get
-    region = env("AWS_REGION", env("AWS_DEFAULT_REGION", "us-east-1"))
-    endpoint = env("AWS_ENDPOINT_URL_EC2", env("AWS_ENDPOINT_URL", ""))
-    return ebs.Account(
-        endpoint,
-        region,
-        env("AWS_ACCESS_KEY_ID", ""),
-        env("AWS_SECRET_ACCESS_KEY", ""),
-        env("AWS_SESSION_TOKEN", ""),
-    )

@@ -125,8 +125,16 @@ class Apart(Whole):
         except FileNotFoundError:
             return []
 
+    def _asked_again(self) -> None:
+        """A node in a process of its own sits out its pauses."""
+
+    def _still_mounted(self, call: Call) -> bool:
+        return False  # it ended a while ago; what is there now may be the next one's
+
     async def clean(self) -> list[str]:
         self.cluster.die_with()
+        if self.stuck.found:
+            self._give_up_witness()
         for role in (*CONTROL_PLANE, *(f"node/{m.name}" for m in self.cluster.members)):
             self.cluster.arming(role).unlink(missing_ok=True)
         try:
@@ -159,11 +167,16 @@ class Apart(Whole):
                 await mine.look()
             yield mine
         except BaseException:
-            self._witness = None
-            self._known |= {(PersistentVolumeClaim, mine.claim), (Pod, mine.pod)}
+            self._give_up_witness()
             raise
 
     _witness: Witness | None = None
+
+    def _give_up_witness(self) -> None:
+        """It is removed with the case."""
+        if self._witness is not None:
+            self._known |= {(PersistentVolumeClaim, self._witness.claim), (Pod, self._witness.pod)}
+            self._witness = None
 
     async def _without_witness(self) -> None:
         if self._witness is None:

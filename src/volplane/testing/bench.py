@@ -23,7 +23,7 @@ from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS
 from volplane.csi.tap import Tap
-from volplane.host import Host
+from volplane.host import Host, copies
 from volplane.host.mounts import read_table, unmount
 from volplane.testing import promises
 from volplane.testing.case import Broken, NotPromised, demand
@@ -371,6 +371,8 @@ def force_unmounted(directory: str) -> list[str]:
     """What was still mounted, and is not any more."""
     found = mounted_below(directory)
     for target in reversed(found):
+        with suppress(OSError):
+            copies.thaw(target)  # one that was killed may have frozen it, and nobody could reach it any more
         with suppress(OSError):
             unmount(target, detach=True)
     return found

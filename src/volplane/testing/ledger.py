@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +16,11 @@ from msgspec import Struct
 from volplane.csi.tap import Call
 
 SINGLE = "SINGLE_NODE"
-_MADE = {"CreateVolume": ("volume", "volume_id"), "CreateSnapshot": ("snapshot", "snapshot_id")}
+_MADE = {
+    "CreateVolume": ("volume", "volume_id"),
+    "CreateSnapshot": ("snapshot", "snapshot_id"),
+    "CreateVolumeGroupSnapshot": ("group_snapshot", "group_snapshot_id"),
+}
 
 
 class Wrong(Struct, frozen=True):
@@ -52,6 +56,22 @@ def volumes(calls: Iterable[Call]) -> set[str]:
     names = {json.loads(call.request).get("name", "") for call in made}
     ids = {json.loads(call.response).get("volume", {}).get("volume_id", "") for call in made if call.response}
     return (names | ids) - {""}
+
+
+def made(calls: Iterable[Call]) -> set[str]:
+    """Names and ids of all that was asked for, volumes or not."""
+    found: set[str] = set()
+    for call in calls:
+        if call.method in _MADE:
+            thing, id_ = _MADE[call.method]
+            found.add(json.loads(call.request).get("name", ""))
+            found.add(json.loads(call.response or "{}").get(thing, {}).get(id_, ""))
+    return found - {""}
+
+
+def is_about(call: Call, things: Collection[str]) -> bool:
+    """Whether the request names one of them."""
+    return any(isinstance(value, str) and value in things for value in json.loads(call.request).values())
 
 
 def attached_twice(calls: Iterable[Call]) -> Iterator[Wrong]:

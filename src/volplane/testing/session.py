@@ -66,15 +66,13 @@ async def drive(
     given: dict[str, Any] = {
         "secrets": {**own_secrets(guest), **(secrets or {})},
         "parameters": {**own_parameters(guest), **(parameters or {})},
+        "mutable": {**own_mutable(guest), **(mutable or {})},
     }
-    mutable = {**own_mutable(guest), **(mutable or {})}
     whole = [case for case in cases if case.whole]
     async with place(directory) as directory:
         with tap.tapped() as recorder:
             given["tap"] = recorder
-            async with Bench(
-                guest, directory, seed=settings.seed, nodes=nodes, mutable=mutable, **given
-            ) as bench:
+            async with Bench(guest, directory, seed=settings.seed, nodes=nodes, **given) as bench:
                 _introduced(run, bench)
                 started(run)
                 await _on_sockets(bench, cases, settings, tell, begins)

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import structs
 
 from volplane.api.meta import Resource
-from volplane.api.snapshot import VolumeSnapshotClass
-from volplane.api.storage import StorageClass
+from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeSnapshotClass
+from volplane.api.storage import StorageClass, VolumeAttributesClass
 from volplane.cluster.apply import typed
 
 CLASS = "volplane-test"
@@ -22,29 +22,48 @@ _SECRETS = (
     "node-stage",
     "node-publish",
     "controller-expand",
+    "controller-modify",
     "node-expand",
 )
 
 
 def classes(
-    own: Iterable[Resource], parameters: Mapping[str, str], secrets: Mapping[str, str], *, namespace: str
+    own: Iterable[Resource],
+    driver: str,
+    *,
+    namespace: str,
+    parameters: Mapping[str, str],
+    mutable: Mapping[str, str],
+    secrets: Mapping[str, str],
 ) -> Iterator[Resource]:
     """The driver's first class of each kind under our name, with more parameters and secrets."""
     known = list(own)
-    more, snapshots = dict(parameters), dict[str, str]()
+    more, snapshots, groups = dict(parameters), dict[str, str](), dict[str, str]()
     if secrets:
         meta = {"name": CLASS, "namespace": namespace}
         yield typed({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": dict(secrets)})
         for part, value in meta.items():
             more |= {f"csi.storage.k8s.io/{call}-secret-{part}": value for call in _SECRETS}
             snapshots[f"csi.storage.k8s.io/snapshotter-secret-{part}"] = value
-    for kind, given in ((StorageClass, more), (VolumeSnapshotClass, snapshots)):
+            groups[f"csi.storage.k8s.io/group-snapshotter-secret-{part}"] = value
+    if mutable:
+        attributes = VolumeAttributesClass(driver_name=driver, parameters=mutable)
+        yield structs.replace(attributes, metadata=structs.replace(attributes.metadata, name=CLASS))
+    kinds = ((StorageClass, more), (VolumeSnapshotClass, snapshots), (VolumeGroupSnapshotClass, groups))
+    for kind, given in kinds:
         for one in [obj for obj in known if isinstance(obj, kind)][:1]:
             named = structs.replace(one.metadata, name=CLASS, annotations={})
             yield structs.replace(one, metadata=named, parameters={**one.parameters, **given})
 
 
-def claim(name: str, *, block: bool, mode: str, source: Mapping[str, str] | None) -> Thing:
+def claim(
+    name: str,
+    *,
+    block: bool,
+    mode: str,
+    source: Mapping[str, str] | None,
+    labels: Mapping[str, str] | None = None,
+) -> Thing:
     spec: Thing = {
         "accessModes": [mode],
         "storageClassName": CLASS,
@@ -54,7 +73,8 @@ def claim(name: str, *, block: bool, mode: str, source: Mapping[str, str] | None
         spec["volumeMode"] = "Block"
     if source:
         spec["dataSource"] = dict(source)
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+    meta = {"name": name, "labels": dict(labels or {})}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
 
 def snapshot(name: str, claim: str) -> Thing:
@@ -63,6 +83,17 @@ def snapshot(name: str, claim: str) -> Thing:
         "kind": "VolumeSnapshot",
         "metadata": {"name": name},
         "spec": {"source": {"persistentVolumeClaimName": claim}, "volumeSnapshotClassName": CLASS},
+    }
+
+
+def group(name: str, labels: Mapping[str, str]) -> Thing:
+    """Of the claims that have the labels."""
+    source = {"selector": {"matchLabels": dict(labels)}}
+    return {
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1beta2",
+        "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": name},
+        "spec": {"source": source, "volumeGroupSnapshotClassName": CLASS},
     }
 
 

@@ -1,7 +1,8 @@
 """A driver that gives one answer to one call again and again: waiting longer tells nothing new.
 
 Whoever waits for a cluster's objects waits here. There are two kinds: a call that is refused in the same
-words each time, and an unmount that is answered with OK each time while its caller finds it still mounted.
+words each time, and an unmount that is answered with OK each time while its caller finds it still mounted
+(where the mounts can be seen at that moment, the second such answer is enough).
 What passes by itself (a driver that is away, busy, slow) is never taken for that, nor is what the tap has
 done to a call.
 """
@@ -9,7 +10,7 @@ done to a call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
@@ -44,7 +45,8 @@ class Answer(Struct):
 
 
 class Stuck:
-    def __init__(self) -> None:
+    def __init__(self, mounted: Callable[[Call], bool] = lambda call: False) -> None:
+        self._mounted = mounted  # what an unmount was for: tells of a call that has ended right now
         self._answers: dict[tuple[str, str], Answer] = {}
         self._told: set[tuple[str, str]] = set()  # calls that have failed a case: no other case fails by them
         self._found: Call | None = None
@@ -52,9 +54,9 @@ class Stuck:
         self.patience = ORDINARY
 
     @property
-    def holds_on(self) -> bool:
-        """The driver does not unmount what it was asked to."""
-        return self._found is not None and self._found.method in _UNMOUNTS
+    def found(self) -> bool:
+        """The driver has said its last word to somebody."""
+        return self._found is not None
 
     def begin(self) -> None:
         """Another case, or its end: what hangs since before is not its fault."""
@@ -80,10 +82,15 @@ class Stuck:
             self._answers[key] = Answer(words, call.start)
             return
         known.times += 1
-        enough = self.patience.times + (call.code == OK)  # once more than whoever was killed may ask
-        if known.times >= enough and call.start - known.since >= self.patience.seconds and not self._found:
+        if not self._found and self._is_last_word(known, call):
             self._found = call
             self._event.set()
+
+    def _is_last_word(self, known: Answer, call: Call) -> bool:
+        if call.code == OK and self._mounted(call):
+            return True
+        enough = self.patience.times + (call.code == OK)  # once more than whoever was killed may ask
+        return known.times >= enough and call.start - known.since >= self.patience.seconds
 
     async def unless(self, work: Awaitable[None]) -> None:
         """Wait for `work`. Raises Broken if the driver keeps it from coming to its end."""

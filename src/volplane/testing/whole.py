@@ -8,8 +8,11 @@ found comes back in a directory that all pods share with us.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -18,26 +21,25 @@ from msgspec import structs
 
 from volplane.api.core import Event, Node, PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
-from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.api.storage import VolumeAttachment
 from volplane.cluster import power
 from volplane.cluster.apply import typed
 from volplane.cluster.brought import Brought
-from volplane.cluster.guest.deploy import manifests
+from volplane.cluster.guest.deploy import KUBELET, manifests
 from volplane.cluster.guest.model import Guest
 from volplane.cluster.separate import Separate
 from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Tap
-from volplane.host import Host
-from volplane.testing import asking, killing, leftovers, saying, specs
+from volplane.host import Host, copies, mounts
+from volplane.testing import asking, clearing, killing, ledger, leftovers, saying, specs
 from volplane.testing.case import Broken, NotPromised
+from volplane.testing.clearing import NAMESPACE
 from volplane.testing.ledger import Tally
 from volplane.testing.promises import Promises
 from volplane.testing.specs import classes
-from volplane.testing.stuck import Stuck
+from volplane.testing.stuck import SHORT, Stuck
 from volplane.testing.waiting import until
 
-NAMESPACE = "default"
 CLEARING = 30.0  # seconds; what is not gone by then is taken away by force
 RESTART = 0.5  # seconds before a driver that was killed is started again, at most
 _RETRYING = ("provisioner", "attacher", "resizer", "snapshotter")
@@ -60,12 +62,14 @@ class Whole:
         tap: Tap,
         nodes: int = 2,
         parameters: Mapping[str, str] | None = None,
+        mutable: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
     ) -> None:
         self.guest, self.promises, self.tap = guest, promises, tap
-        self.stuck = Stuck()
+        self.stuck = Stuck(self._still_mounted)
         tap.ended = self.stuck.heard
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
+        self.mutable = dict(mutable or {})
         self.directory, self.shelf = directory, directory / "shelf"
         self.random = Random(0)
         self.waiting = ""  # for what, while it does
@@ -135,8 +139,16 @@ class Whole:
     async def _make_class(self) -> None:
         """The driver's own class with what was said on the command line."""
         own = manifests(self.guest, self.cluster.learned.facts[0])
-        for made in classes(own, self.parameters, self.secrets, namespace=NAMESPACE):
-            await self.client.create(made)
+        made = classes(
+            own,
+            self.name,
+            namespace=NAMESPACE,
+            parameters=self.parameters,
+            mutable=self.mutable if self.promises.has("modify") else {},
+            secrets=self.secrets,
+        )
+        for one in made:
+            await self.client.create(one)
 
     # --- what cases make
 
@@ -154,10 +166,15 @@ class Whole:
         return await self.ask(lambda: self.client.create(wanted, exists_ok=True))
 
     async def claim(
-        self, *, block: bool = False, mode: str = "ReadWriteOnce", source: Mapping[str, str] | None = None
+        self,
+        *,
+        block: bool = False,
+        mode: str = "ReadWriteOnce",
+        source: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> str:
         name = self.fresh("claim")
-        await self.make(specs.claim(name, block=block, mode=mode, source=source))
+        await self.make(specs.claim(name, block=block, mode=mode, source=source, labels=labels))
         return name
 
     async def pod(
@@ -272,6 +289,11 @@ class Whole:
 
     # --- what the field does
 
+    def own(self) -> Callable[[Call], bool]:
+        """Which calls a case may disturb: those for what it makes from now on, not for what others left."""
+        before = ledger.made(self.calls())
+        return lambda call: not ledger.is_about(call, before)
+
     async def kill_driver(self, socket: str = "") -> int:
         """kill -9 of the driver's containers, or of the one behind a socket; how many there were."""
         places = [member.root for member in self.cluster.members]
@@ -286,10 +308,11 @@ class Whole:
 
     async def clean(self) -> list[str]:
         self.tap.clear()
-        holds_on = self.stuck.holds_on
+        found = self.stuck.found
         self.stuck.begin()
         try:
-            if holds_on:
+            if found:  # the case has failed by it: nobody learns more from its unmounts
+                self.stuck.patience = SHORT
                 await self._unmounted()
             async with asyncio.timeout(CLEARING):
                 await self.clear()
@@ -300,6 +323,7 @@ class Whole:
         return []
 
     async def _by_force(self) -> list[str]:
+        self.stuck.begin()
         await self._unmounted()
         try:
             async with asyncio.timeout(CLEARING):
@@ -311,44 +335,32 @@ class Whole:
     async def _unmounted(self) -> None:
         """What the driver does not unmount is unmounted, so that the other cases can still be run."""
         for target in reversed(await self.left()):
+            with suppress(OSError):
+                await self.cluster.host.call(copies.thaw, target)
             await self.cluster.host.unmount(target, detach=True)
+        self._asked_again()
+
+    def _asked_again(self) -> None:
+        """Nobody sits out the pauses that grew while the driver did not let go."""
+        assert isinstance(self.cluster, Cluster)
+        for node in self.cluster.nodes.values():
+            node.volumes.driver_added(self.name)
+
+    def _still_mounted(self, call: Call) -> bool:
+        """Whether the node still has what the call that has just ended was to unmount."""
+        request = json.loads(call.request)
+        path = request.get("target_path") or request.get("staging_target_path") or KUBELET
+        below = os.path.relpath(path, KUBELET)
+        mine = (m.root for m in self.cluster.members if call.address.startswith(f"{m.root}/"))
+        return any(mounts.is_mount(str(root / below)) for root in mine)
 
     async def clear(self) -> None:
         """All that the case has made is deleted, until it is gone."""
-        volumes = self._volumes()
-        for kind in (Pod, VolumeSnapshot, PersistentVolumeClaim):
-            for name in sorted(name for known, name in self._known if known is kind):
-                await self.delete(kind, name)
-        await self.until(Pod, lambda: not self._mine(Pod), "the case's pods are gone")
-        await self.until(
-            PersistentVolumeClaim, lambda: not self._mine(PersistentVolumeClaim), "its claims are gone"
-        )
-        volumes |= self._volumes()
-        known = self.client.cache(PersistentVolume)
-        await self.until(PersistentVolume, lambda: not any(map(known.get, volumes)), "its volumes are gone")
-        await self._snapshots_gone()
-        await self.detached(volumes)
+        await clearing.clear(self)
 
-    async def _snapshots_gone(self) -> None:
-        mine = {name for kind, name in self._known if kind is VolumeSnapshot}
-        if not mine:
-            return
-        contents = self.client.cache(VolumeSnapshotContent)
-        await self.until(
-            VolumeSnapshotContent,
-            lambda: not any(c.spec.volume_snapshot_ref.name in mine for c in contents.all()),
-            "its snapshots are gone",
-        )
-
-    def _volumes(self) -> set[str]:
-        """Of the case's claims."""
-        mine = {name for kind, name in self._known if kind is PersistentVolumeClaim}
-        found = self.client.cache(PersistentVolume).all()
-        return {v.name for v in found if v.spec.claim_ref is not None and v.spec.claim_ref.name in mine}
-
-    def _mine(self, kind: type[Resource]) -> list[str]:
-        cache = self.client.cache(kind)
-        return [name for known, name in self._known if known is kind and cache.get(name, NAMESPACE)]
+    def made_of(self, kind: type[Resource]) -> set[str]:
+        """What the case has made of a kind, by name."""
+        return {name for known, name in self._known if known is kind}
 
     async def revive(self) -> None:
         """What hangs is left; the next case has names of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
 from typing import ClassVar
@@ -18,6 +19,7 @@ LARGEST = 64 * GIB
 PIECE = 64 << 10
 MUTABLE = frozenset({"iops"})
 FINE = v1.VolumeCondition(abnormal=False, message="the disk is fine")
+_FREEZING = threading.Lock()
 WHEN = {"seconds": 1_700_000_000}
 
 
@@ -194,9 +196,10 @@ def _piece(descriptor: int, at: int) -> bytes:
 
 def _copied(devices: Sequence[str], files: Sequence[tuple[str, str]]) -> None:
     mounted = {entry.source: entry.target for entry in read_table()}
-    with ExitStack() as still:
+    with _FREEZING, ExitStack() as still:
         for device in devices:
             if device in mounted:
+                copies.thaw(mounted[device])  # a life that was killed meanwhile has left it frozen
                 still.enter_context(copies.frozen(mounted[device]))
             copies.flush(device)
         for source, target in files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -29,6 +30,42 @@ class GroupOneByOne(Rich):
 class GroupLeavesSnapshots(Rich):
     def doomed(self, snapshots: list[str]) -> list[str]:
         return snapshots[1:]
+
+
+class GroupForgetsItsName(Rich):
+    """Which names are taken it knows as long as it lives."""
+
+    async def create_volume_group_snapshot(
+        self, request: v1.CreateVolumeGroupSnapshotRequest
+    ) -> v1.CreateVolumeGroupSnapshotResponse:
+        request.name += f"-{os.getpid()}"
+        return await super().create_volume_group_snapshot(request)
+
+
+class ModifiesOnce(Rich):
+    """Whoever asks for what is so already is refused."""
+
+    async def controller_modify_volume(
+        self, request: v1.ControllerModifyVolumeRequest
+    ) -> v1.ControllerModifyVolumeResponse:
+        if self.known(request.volume_id).get("mutable") == dict(request.mutable_parameters):
+            raise errors.InvalidArgument(f"{request.volume_id} has these parameters")
+        return await super().controller_modify_volume(request)
+
+
+class AnswersOnce(Rich):
+    """What it has told about a volume it takes for known."""
+
+    answered: ClassVar[set[str]] = set()
+
+    async def controller_get_volume(
+        self, request: v1.ControllerGetVolumeRequest
+    ) -> v1.ControllerGetVolumeResponse:
+        reply = await super().controller_get_volume(request)
+        if request.volume_id in self.answered:
+            reply.ClearField("status")
+        self.answered.add(request.volume_id)
+        return reply
 
 
 class ModifiesAnything(Rich):
@@ -133,6 +170,9 @@ RICH: Mapping[str, type[Blocks]] = {
     "group-forgets-a-volume": GroupForgetsAVolume,
     "group-one-by-one": GroupOneByOne,
     "group-leaves-snapshots": GroupLeavesSnapshots,
+    "group-forgets-its-name": GroupForgetsItsName,
+    "modifies-once": ModifiesOnce,
+    "answers-once": AnswersOnce,
     "modifies-anything": ModifiesAnything,
     "delta-misses": DeltaMisses,
     "never-starts-over": NeverStartsOver,

@@ -14,6 +14,7 @@ from msgspec import structs
 from volplane.api.core import Secret
 from volplane.api.meta import Resource
 from volplane.api.names import sanitize_driver
+from volplane.api.snapshot import VolumeGroupSnapshotClass
 from volplane.cluster.apply import typed
 from volplane.cluster.guest import sight
 from volplane.cluster.guest.command import FIELDS, MODE, PATHS, SHARED, SOCKET, STATE, for_manifest
@@ -25,6 +26,7 @@ FIRST_NODE = "worker-1"
 RBAC = "rbac.authorization.k8s.io"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFAULT_SNAPSHOT_CLASS = "snapshot.storage.kubernetes.io/is-default-class"
+DEFAULT_GROUP_CLASS = "groupsnapshot.storage.kubernetes.io/is-default-class"
 HEALTH = 9808  # upstream's default; where several nodes of a machine want it, each finds its own
 LIVENESS = {
     "httpGet": {"path": "/healthz", "port": HEALTH},
@@ -118,6 +120,10 @@ def _classes(guest: Guest, facts: Facts, where: Shape, *, default: bool, node: s
         thing = _thing("snapshot.storage.k8s.io/v1", "VolumeSnapshotClass", facts.name)
         thing["metadata"] |= marked
         made.append(typed(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
+    if facts.groups and not any(isinstance(own, VolumeGroupSnapshotClass) for own in guest.objects):
+        thing = _thing("groupsnapshot.storage.k8s.io/v1beta2", "VolumeGroupSnapshotClass", facts.name)
+        thing["metadata"]["annotations"] = {DEFAULT_GROUP_CLASS: "true"}
+        made.append(typed(thing | {"driver": facts.name, "deletionPolicy": "Delete"}))
     return made
 
 
@@ -165,6 +171,8 @@ def _sidecars(facts: Facts, where: Shape) -> dict[str, list[str]]:
         made["resizer"] = ["--timeout=60s", *(["--leader-election"] if facts.expands_on_nodes else [])]
     if facts.snapshots:
         made["snapshotter"] = ["--extra-create-metadata", *(["--node-deployment"] if each else [])]
+        if facts.groups:
+            made["snapshotter"].append("--feature-gates=CSIVolumeGroupSnapshot=true")
     return made
 
 

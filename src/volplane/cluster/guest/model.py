@@ -91,6 +91,11 @@ class Facts(Struct, frozen=True, kw_only=True):
         return "CREATE_DELETE_SNAPSHOT" in self.controller
 
     @property
+    def groups(self) -> bool:
+        """Snapshots of several volumes at once."""
+        return "GROUP_CONTROLLER_SERVICE" in self.plugin
+
+    @property
     def modifies(self) -> bool:
         return "MODIFY_VOLUME" in self.controller
 

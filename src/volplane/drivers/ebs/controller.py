@@ -211,7 +211,7 @@ class Controller(GroupCalls):
         return v1.ControllerGetVolumeResponse(volume=_shown(volume), status=status)
 
     async def get_capacity(self, request: v1.GetCapacityRequest) -> v1.GetCapacityResponse:
-        disk = parameters.parse(request.parameters)
+        disk = parameters.parse(parameters.for_driver(request.parameters))
         largest = disk.largest * GIB
         if parameters.why_not(request.volume_capabilities):
             return v1.GetCapacityResponse(available_capacity=0)

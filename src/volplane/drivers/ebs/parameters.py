@@ -153,6 +153,11 @@ def parse(parameters: Mapping[str, str]) -> Disk:
     return disk
 
 
+def for_driver(given: Mapping[str, str]) -> dict[str, str]:
+    """Of a class's parameters those that are not for sidecars: GetCapacity gets all of them as they are."""
+    return {key: value for key, value in given.items() if not key.lower().startswith("csi.storage.k8s.io/")}
+
+
 def parse_change(wanted: Mapping[str, str]) -> Disk:
     """A VolumeAttributesClass's parameters; an empty type is the one the disk has."""
     known: dict[str, object] = {"type": ""}

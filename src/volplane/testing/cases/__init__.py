@@ -20,6 +20,7 @@ from volplane.testing.cases import (
     modify,
     node,
     order,
+    questions,
     sharing,
     told,
 )
@@ -43,6 +44,7 @@ BARE: tuple[Case, ...] = (
     *modify.case,
     *told.case,
     *disturbed.case,
+    *questions.case,
     *leaks.case,
 )
 SANITY = Case(sanity.CASE, "csi-sanity", "Upstream's own tests, where they are on PATH.", _elsewhere)

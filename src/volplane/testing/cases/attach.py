@@ -13,7 +13,7 @@ from volplane.testing.volume import Volume
 
 case = Table()
 
-FEW = 16  # a node's limit up to which it is tried out
+FEW = 32  # a node's limit up to which it is tried out
 
 
 @case(

@@ -15,12 +15,16 @@ from volplane.testing.cases.lives import (
     READ,
     ask_for_more,
     found,
+    group,
+    group_gone,
     has_more,
     life,
+    modified,
     restored,
     same,
     snapshot,
     stays,
+    together,
     written,
 )
 from volplane.testing.whole import Whole
@@ -175,6 +179,39 @@ async def snapshot_and_restore(world: Whole) -> None:
 
 
 @case(
+    "cluster/group snapshot",
+    "Kubernetes: volume group snapshots",
+    "A snapshot of two claims at once becomes ready, and a claim made of each part has its data.",
+    "create",
+    "group-snapshot",
+)
+async def group_snapshot(world: Whole) -> None:
+    labels = together(world)
+    claims = [await world.claim(labels=labels) for _ in range(2)]
+    told = {claim: await written(world, claim) for claim in claims}
+    name, members = await group(world, labels, set(claims))
+    for claim in claims:
+        copy = await restored(world, members[claim])
+        await same(world, copy, told[claim], "in a claim restored from a group")
+    await group_gone(world, name)
+
+
+@case(
+    "cluster/modify",
+    "Kubernetes: volume attributes classes",
+    "A claim that names another class while a pod uses it gets the class's parameters, and its data stays.",
+    "create",
+    "modify-parameters",
+)
+async def modify(world: Whole) -> None:
+    claim = await world.claim()
+    pod, told = await stays(world, claim)
+    await modified(world, claim)
+    await world.remove_pod(pod)
+    await same(world, claim, told, "after the volume was modified")
+
+
+@case(
     "cluster/clone",
     "Kubernetes: volume cloning",
     "A claim made of another one has its data.",
@@ -212,8 +249,9 @@ def _methods(world: Whole) -> list[str]:
     "create",
 )
 async def calls_lost(world: Whole) -> None:
+    mine = world.own()
     for method in _methods(world):
-        world.tap.cut(method)
+        world.tap.cut(method, where=mine)
     await life(world)
 
 
@@ -224,8 +262,9 @@ async def calls_lost(world: Whole) -> None:
     "create",
 )
 async def answers_lost(world: Whole) -> None:
+    mine = world.own()
     for method in _methods(world):
-        world.tap.cut(method, after=True, code=Code.DEADLINE_EXCEEDED)
+        world.tap.cut(method, after=True, code=Code.DEADLINE_EXCEEDED, where=mine)
     await life(world)
     left = await world.left()
     demand(not left, f"mounts are left: {', '.join(left)}")

@@ -7,7 +7,7 @@ its end, so that a call which only looked right is found out by the next one, or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from google.protobuf.message import Message
@@ -16,9 +16,12 @@ from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing.bench import Around, Bench, Remote
 from volplane.testing.case import Body, Broken, Table, demand
+from volplane.testing.cases import groups
 from volplane.testing.cases.controller import listed
 from volplane.testing.cases.copies import snapshot
 from volplane.testing.cases.growth import controller_grown, excuse, growing, node_grown
+from volplane.testing.cases.modify import modified
+from volplane.testing.volume import Volume
 
 case = Table()
 
@@ -32,30 +35,39 @@ CALLS: dict[str, tuple[str, ...]] = {
     "CreateSnapshot": ("snapshot",),
     "ControllerExpandVolume": ("expand-controller", "expand-online"),
     "NodeExpandVolume": ("expand-node", "expand-online"),
+    "ControllerModifyVolume": ("modify-parameters",),
+    "CreateVolumeGroupSnapshot": ("group-snapshot",),
+    "GetVolumeGroupSnapshot": ("group-snapshot",),
+    "DeleteVolumeGroupSnapshot": ("group-snapshot",),
     "NodeUnpublishVolume": (),
     "NodeUnstageVolume": ("stage",),
     "ControllerUnpublishVolume": ("attach",),
     "DeleteSnapshot": ("snapshot",),
     "DeleteVolume": (),
 }
+SNAPSHOTS = ("CreateSnapshot", "DeleteSnapshot")
 
 
 async def life(bench: Bench, method: str) -> None:
     """From nothing to nothing; the parts that the method does not need are left out."""
     node = bench.nodes[0]
-    volume = await bench.create(**({"capability": growing()} if "Expand" in method else {}))
+    volume = await bench.create(**({"capability": growing(bench)} if "Expand" in method else {}))
     path = await volume.up(node)
     data = bench.payload()
     await volume.write(path, data)
-    if "Snapshot" in method:
+    if "Group" in method:
+        await _group_life(bench, volume)
+    if method in SNAPSHOTS:
         made = await snapshot(bench, volume)
+    if "Modify" in method:
+        await modified(bench, volume)
     if "Expand" in method and (await controller_grown(bench, volume, 2 * bench.size)):
         await node_grown(bench, volume, node, 2 * bench.size)
     await bench.same(volume, path, data, f"after {method} was disturbed")
     await volume.down(node)
     await bench.same(volume, await volume.up(node), data, f"after {method} was disturbed, when it came back")
     await volume.down(node)
-    if "Snapshot" in method:
+    if method in SNAPSHOTS:
         request = v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
         await bench.controller.call("DeleteSnapshot", request)
         bench.snapshots.remove(made.snapshot_id)
@@ -63,6 +75,25 @@ async def life(bench: Bench, method: str) -> None:
     await volume.delete()
     if bench.promises.has("list"):
         demand(gone not in await listed(bench), f"{gone} is deleted and still listed", section="DeleteVolume")
+
+
+async def _group_life(bench: Bench, volume: Volume) -> None:
+    """A group of the volume and another one, from its making to its end."""
+    other = await bench.create()
+    group = await groups.group_snapshot(bench, [volume, other])
+    reply = await bench.controller.call("GetVolumeGroupSnapshot", groups.get_request(bench, group))
+    told, made = (sorted(one.snapshot_id for one in g.snapshots) for g in (reply.group_snapshot, group))
+    demand(told == made, f"a group of {made} has {told}", section="GetVolumeGroupSnapshot")
+    await bench.controller.call("DeleteVolumeGroupSnapshot", groups.delete_request(bench, group))
+    groups.forget(bench, group)
+    await other.delete()
+    await bench.refused(
+        (Code.NOT_FOUND,),
+        bench.controller,
+        "GetVolumeGroupSnapshot",
+        groups.get_request(bench, group),
+        "of a group that was deleted",
+    )
 
 
 def alike(method: str, first: Message, second: Message) -> None:
@@ -75,17 +106,44 @@ def alike(method: str, first: Message, second: Message) -> None:
 
 
 def _essence(method: str, reply: Any) -> str:
-    if method == "CreateSnapshot":
-        copy = v1.CreateSnapshotResponse.FromString(reply.SerializeToString())
-        copy.snapshot.ClearField("ready_to_use")
-        copy.snapshot.ClearField("size_bytes")  # known when it is ready
-        reply = copy
-    if method in ("ControllerExpandVolume", "NodeExpandVolume"):
-        return f"capacity_bytes: {reply.capacity_bytes}"  # whether the node has work left may have changed
+    match method:
+        case "CreateSnapshot":
+            copy = v1.CreateSnapshotResponse.FromString(reply.SerializeToString())
+            copy.snapshot.ClearField("ready_to_use")
+            copy.snapshot.ClearField("size_bytes")  # known when it is ready
+            return _words(copy)
+        case "CreateVolumeGroupSnapshot" | "GetVolumeGroupSnapshot":
+            return str((reply.group_snapshot.group_snapshot_id, sorted(_cuts(reply.group_snapshot))))
+        case "ControllerExpandVolume" | "NodeExpandVolume":
+            return (
+                f"capacity_bytes: {reply.capacity_bytes}"  # whether the node has work left may have changed
+            )
+        case "GetCapacity" | "NodeGetVolumeStats" | "Probe":
+            return "an answer"  # what is true now may not be a moment later
+        case "NodeGetInfo":
+            return str(reply.node_id)  # how many volumes it takes depends on what else it has
+        case "ListVolumes" | "ListSnapshots":
+            return str(sorted(_listed(reply)))
+        case _ if method.endswith("GetCapabilities") or method == "GetPluginCapabilities":
+            return str(sorted(map(_words, reply.capabilities)))
+    return _words(reply)
+
+
+def _words(reply: object) -> str:
     return " ".join(str(reply).split()) or "nothing"
 
 
-async def _repeated(remote: Remote, method: str, request: Message, when: str) -> Any:
+def _listed(reply: Any) -> Iterator[str]:
+    for entry in reply.entries:
+        yield entry.volume.volume_id if hasattr(entry, "volume") else entry.snapshot.snapshot_id
+
+
+def _cuts(group: v1.VolumeGroupSnapshot) -> list[tuple[str, str, str]]:
+    """Its snapshots, but for what is known when they are ready."""
+    return [(s.source_volume_id, s.snapshot_id, str(s.creation_time).strip()) for s in group.snapshots]
+
+
+async def repeated(remote: Remote, method: str, request: Message, when: str) -> Any:
     try:
         return await remote.settled(method, request)
     except CallError as error:
@@ -95,7 +153,7 @@ async def _repeated(remote: Remote, method: str, request: Message, when: str) ->
 def twice(bench: Bench) -> Around:
     async def around(remote: Remote, method: str, request: Message) -> Any:
         first = await remote.settled(method, request)
-        second = await _repeated(remote, method, request, "called again with the same arguments")
+        second = await repeated(remote, method, request, "called again with the same arguments")
         alike(method, first, second)
         return second
 
@@ -117,7 +175,7 @@ def at_once(bench: Bench) -> Around:
                 )
             elif isinstance(answer, BaseException):
                 raise answer
-        last = await _repeated(remote, method, request, f"after {SEVERAL} at once")
+        last = await repeated(remote, method, request, f"after {SEVERAL} at once")
         for answer in answers:
             if not isinstance(answer, BaseException):
                 alike(method, answer, last)
@@ -136,7 +194,7 @@ def briefly(bench: Bench) -> Around:
                 error.code in (Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.UNAVAILABLE),
                 f"{method} with a short deadline: {error.code.name} ({error.message})",
             )
-        last = await _repeated(remote, method, request, "repeated after its caller gave up")
+        last = await repeated(remote, method, request, "repeated after its caller gave up")
         if first is not None:
             alike(method, first, last)
         return last
@@ -153,7 +211,7 @@ def killed(bench: Bench) -> Around:
         await remote.instance.kill()
         first = (await asyncio.gather(call, return_exceptions=True))[0]
         await remote.instance.start()
-        last = await _repeated(remote, method, request, "repeated after the driver was killed during it")
+        last = await repeated(remote, method, request, "repeated after the driver was killed during it")
         if isinstance(first, Message):
             alike(method, first, last)
         return last
@@ -165,7 +223,7 @@ def forgotten(bench: Bench) -> Around:
     async def around(remote: Remote, method: str, request: Message) -> Any:
         first = await remote.settled(method, request)
         await remote.instance.restart()
-        last = await _repeated(remote, method, request, "repeated after the driver was killed and started")
+        last = await repeated(remote, method, request, "repeated after the driver was killed and started")
         alike(method, first, last)
         return last
 

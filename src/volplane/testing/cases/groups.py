@@ -79,6 +79,11 @@ def _is_whole(made: v1.VolumeGroupSnapshot, volumes: list[Volume]) -> None:
     demand(not (made.ready_to_use and late), f"ready to use, and {late} are not", section=section)
 
 
+def forget(bench: Bench, group: v1.VolumeGroupSnapshot) -> None:
+    """It is deleted: nobody has to do it after the case."""
+    bench.groups[:] = [one for one in bench.groups if one.group_snapshot_id != group.group_snapshot_id]
+
+
 async def restored(bench: Bench, group: v1.VolumeGroupSnapshot, volume: Volume) -> Volume:
     (own,) = (one for one in group.snapshots if one.source_volume_id == volume.id)
     return await bench.published(source=of_snapshot(own))
@@ -257,4 +262,4 @@ async def delete(bench: Bench) -> None:
             reply = await bench.controller.call("ListSnapshots", request)
             if reply.entries:
                 raise Broken(f"the group is deleted, and its snapshot {one} is still listed")
-    bench.groups[:] = [one for one in bench.groups if one.group_snapshot_id != made.group_snapshot_id]
+    forget(bench, made)

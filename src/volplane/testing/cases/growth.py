@@ -74,9 +74,10 @@ def may_grow_mounted_ext() -> bool:
     return bool(int(effective, 16) >> CAP_SYS_RESOURCE & 1)
 
 
-def growing() -> v1.VolumeCapability:
-    """A file system that can grow in use here."""
-    return convert.capability(Mode.SINGLE_NODE_WRITER, fs_type="" if may_grow_mounted_ext() else "xfs")
+def growing(bench: Bench) -> v1.VolumeCapability:
+    """A file system that can grow in use here, if a node has to make it grow."""
+    anyone = may_grow_mounted_ext() or not bench.promises.has("expand-node")
+    return convert.capability(Mode.SINGLE_NODE_WRITER, fs_type="" if anyone else "xfs")
 
 
 async def fills(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
@@ -96,7 +97,7 @@ async def fills(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
     "expand-online",
 )
 async def online(bench: Bench) -> None:
-    (volume, written), node = await bench.written(capability=growing()), bench.nodes[0]
+    (volume, written), node = await bench.written(capability=growing(bench)), bench.nodes[0]
     size = 2 * bench.size
     if await controller_grown(bench, volume, size):
         await node_grown(bench, volume, node, size)

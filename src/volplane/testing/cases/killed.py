@@ -21,9 +21,9 @@ case = Table(whole=True)
 
 LONGEST = 0.03  # seconds into a call
 
-# In a cluster a claim grows whether or not a pod uses it.
+# In a cluster a claim grows whether or not a pod uses it, and a group that is ready is not asked for again.
 CALLS = {
-    **disturbed.CALLS,
+    **{method: needs for method, needs in disturbed.CALLS.items() if not method.startswith("Get")},
     "ControllerExpandVolume": ("expand-controller",),
     "NodeExpandVolume": ("expand-controller", "expand-node"),
 }
@@ -33,7 +33,7 @@ class Killing(Rule):
     """Whoever serves the next call dies: while it works, or (`after`) when it has answered."""
 
     def __init__(self, method: str, world: Whole, *, after: bool) -> None:
-        super().__init__(method)
+        super().__init__(method, where=world.own())
         self._world, self._after = world, after
         self._moment = world.random.uniform(0.0, LONGEST)
 
@@ -56,9 +56,16 @@ class Killing(Rule):
 
 async def life(world: Whole, method: str) -> None:
     """From nothing to nothing; the parts that the method does not need are left out."""
-    claim = await world.claim()
+    labels = lives.together(world)
+    claim = await world.claim(labels=labels)
     told = await lives.written(world, claim)
-    if "Snapshot" in method:
+    if "Group" in method:
+        group, members = await lives.group(world, labels, {claim})
+        await lives.same(world, await lives.restored(world, members[claim]), told, "in a claim of its group")
+        await lives.group_gone(world, group)
+    if "Modify" in method:
+        await lives.modified(world, claim)
+    if method in disturbed.SNAPSHOTS:
         made = await lives.snapshot(world, claim)
         await lives.same(world, await lives.restored(world, made), told, "in a claim of its snapshot")
         await lives.snapshot_gone(world, made)

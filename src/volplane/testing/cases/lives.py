@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from volplane.api import quantity
 from volplane.api.core import PersistentVolumeClaim
-from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
-from volplane.testing import ledger, specs
+from volplane.api.snapshot import VolumeGroupSnapshot, VolumeSnapshot
+from volplane.testing import clearing, ledger, specs
 from volplane.testing.case import demand
-from volplane.testing.whole import NAMESPACE, Whole
+from volplane.testing.clearing import NAMESPACE
+from volplane.testing.whole import Whole
 
 # What the container writes and what it finds, as checksums on the shelf; its errors go there, too.
 WRITE = "head -c 1048576 /dev/urandom > /data/f && sync && sha256sum < /data/f > /shelf/{0}"
@@ -83,12 +84,55 @@ async def restored(world: Whole, snapshot: str) -> str:
 
 async def snapshot_gone(world: Whole, name: str) -> None:
     await world.delete(VolumeSnapshot, name)
-    contents = world.client.cache(VolumeSnapshotContent)
+    await clearing.snapshots_gone(world, {name})
+
+
+def together(world: Whole) -> dict[str, str]:
+    """Labels of claims that a group is made of."""
+    return {"volplane-test": world.fresh("together")}
+
+
+async def group(world: Whole, labels: Mapping[str, str], claims: set[str]) -> tuple[str, dict[str, str]]:
+    """Of the claims with the labels, when it is ready; its snapshots by claim."""
+    name = world.fresh("group")
+    await world.make(specs.group(name, labels))
+    snapshots, is_member = world.client.cache(VolumeSnapshot), clearing.members_of({name})
+
+    def ready() -> dict[str, str]:
+        members = [s for s in snapshots.all() if is_member(s) and s.status and s.status.ready_to_use]
+        return {s.spec.source.persistent_volume_claim_name or "": s.name for s in members}
+
     await world.until(
-        VolumeSnapshotContent,
-        lambda: not any(c.spec.volume_snapshot_ref.name == name for c in contents.all()),
-        "the snapshot is gone",
+        VolumeSnapshot, lambda: ready().keys() >= claims, "each claim has a snapshot in the group"
     )
+    groups = world.client.cache(VolumeGroupSnapshot)
+
+    def whole() -> bool:
+        made = groups.get(name, NAMESPACE)
+        return bool(made and made.status and made.status.ready_to_use)
+
+    await world.until(VolumeGroupSnapshot, whole, "the group is ready")
+    found = ready()
+    demand(found.keys() == claims, f"a group of {sorted(claims)} has snapshots of {sorted(found)}")
+    return name, found
+
+
+async def group_gone(world: Whole, name: str) -> None:
+    await world.delete(VolumeGroupSnapshot, name)
+    await clearing.groups_gone(world, {name})
+
+
+async def modified(world: Whole, claim: str) -> None:
+    """Until the volume of the claim is of the class that it names."""
+    patch = {"spec": {"volumeAttributesClassName": specs.CLASS}}
+    await world.ask(lambda: world.client.patch(PersistentVolumeClaim, claim, NAMESPACE, merge=patch))
+    claims = world.client.cache(PersistentVolumeClaim)
+
+    def is_so() -> bool:
+        mine = claims.get(claim, NAMESPACE)
+        return mine is not None and mine.status.current_volume_attributes_class_name == specs.CLASS
+
+    await world.until(PersistentVolumeClaim, is_so, "the volume has its new parameters")
 
 
 async def ask_for_more(world: Whole, claim: str) -> None:

@@ -49,11 +49,11 @@ ALWAYS = {f"{KILLED} after ControllerPublishVolume"} | {
     for when in ("during", "after")
     for call in ("NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeExpandVolume")
 }
-# Where the next pod is faster than the detach, it is to stage what the driver has forgotten.
+# Where the last pod is still being unmounted, or the next one is faster than the detach.
 BY_CHANCE = {
     f"{KILLED} {when} {call}"
     for when in ("during", "after")
-    for call in ("CreateSnapshot", "ControllerExpandVolume", "NodeUnstageVolume")
+    for call in ("CreateSnapshot", "ControllerExpandVolume", "NodeUnstageVolume", "DeleteSnapshot")
 }
 
 

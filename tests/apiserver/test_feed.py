@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,28 @@ async def test_watchers_share_the_writers_object_without_decoding(
     finally:
         await core.close()
         await store.close()
+
+
+async def test_what_was_worked_out_is_forgotten_when_it_is_old() -> None:
+    async with world() as w:
+        feed = w.core.backend.registry.of(ConfigMap).feed
+        old = weakref.ref(await w.client.create(config("old")))
+        feed.forget()
+        assert old() is not None  # somebody may be about to ask
+        young = weakref.ref(await w.client.create(config("young")))
+        feed.forget()
+        assert old() is None
+        assert young() is not None
+        assert (await w.client.get(ConfigMap, "old", "default")).name == "old"
+
+
+async def test_what_a_cache_holds_is_not_forgotten() -> None:
+    async with world() as w:
+        cache = w.client.cache(ConfigMap)
+        await cache.synced()
+        made = await w.client.create(config())
+        await cache.wait_for(made.revision)
+        feed = w.core.backend.registry.of(ConfigMap).feed
+        feed.forget()
+        feed.forget()
+        assert await w.client.get(ConfigMap, "a", "default") is cache.get("a", "default")

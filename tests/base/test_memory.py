@@ -35,3 +35,20 @@ async def test_circles_do_not_stay() -> None:
         await asyncio.wait({tidying})
     finally:
         gc.enable()
+
+
+async def test_what_is_kept_only_to_be_quick_is_forgotten() -> None:
+    class Quick:
+        told = 0
+
+        def forget(self) -> None:
+            self.told += 1
+
+    quick = Quick()
+    memory.forgetful.add(quick)
+    memory.tidy()
+    memory.tidy()
+    assert quick.told == 2
+    left = weakref.ref(quick)
+    del quick
+    assert left() is None  # nobody lives on for having been told

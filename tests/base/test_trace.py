@@ -33,6 +33,12 @@ def test_a_span_that_failed_says_why() -> None:
     assert trace.spans("pod/")[0].error == "OSError: full"
 
 
+def test_a_failure_may_name_a_file_that_has_no_proper_name() -> None:
+    with pytest.raises(OSError, match="odd"), trace.span("node", "mount", "pod/default/x"):
+        raise OSError("odd \udcff")
+    assert trace.spans("pod/")[0].error == "OSError: odd \\udcff"
+
+
 def test_the_ring_is_bounded() -> None:
     for number in range(trace.CAPACITY + 10):
         trace.mark("c", "s", f"pv/{number}")

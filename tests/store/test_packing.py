@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volplane.store import Record
-from volplane.store.packing import Packing
+from volplane.store import state as module
+from volplane.store.packing import WAITING, bundles, unpack
 from volplane.store.sqlite import SqliteStore
 from volplane.store.state import State
 
@@ -24,48 +26,62 @@ def state(*, window: int) -> State:
     return State(max_events=window, packed=(PREFIX,))
 
 
-@given(st.lists(st.binary(max_size=4000), min_size=1, max_size=8))
+@given(st.lists(st.binary(max_size=4000), min_size=1, max_size=80))
 def test_any_value_comes_back_as_it_was(values: list[bytes]) -> None:
-    packing = Packing((PREFIX,))
     records = [Record(f"{PREFIX}{i}", value, 2**40 + i, i + 1) for i, value in enumerate(values)]
-    packed = [packing.pack(record) for record in records]
-    assert [packing.unpack(r.key, p) for r, p in zip(records, packed, strict=True)] == records
-
-
-def test_values_of_several_kinds_are_each_kept_small() -> None:
-    packing = Packing((PREFIX,))
-    kinds = [bytes((97 + (kind * 7 + at * at) % 26) for at in range(500)) for kind in range(6)]
-    values = [b"%d%b%d" % (number, kinds[number % 6], number) for number in range(60)]
-    packed = [len(packing.pack(Record(PREFIX, value, at, at))) for at, value in enumerate(values, 1)]
-    assert max(packed[6:]) < 60  # of more than five hundred
+    opened = [record for some, bundle in bundles(records) for record in unpack(bundle) if record in some]
+    assert sorted(opened, key=lambda record: record.created) == records
 
 
 def test_what_has_left_the_window_is_small_and_reads_the_same() -> None:
     packed, plain = state(window=2), State(max_events=2)
-    for number in range(50):
+    for number in range(2 * WAITING):
         for held in (packed, plain):
-            held.put(f"{PREFIX}{number:02}", event(number))
-            held.put(f"/registry/pods/{number:02}", event(number))
+            held.put(f"{PREFIX}{number:03}", event(number))
+            held.put(f"/registry/pods/{number:03}", b"as it is")
     assert packed.scan("") == plain.scan("")
-    assert packed.peek(f"{PREFIX}07") == plain.peek(f"{PREFIX}07")
-    now = {"limit": 3, "revision": packed.revision}
-    page = packed.page(PREFIX, after=f"{PREFIX}10", **now)
-    assert page == plain.page(PREFIX, after=f"{PREFIX}10", **now)
-    assert size_of(packed) < size_of(plain) * 0.7
+    assert packed.peek(f"{PREFIX}007") == plain.peek(f"{PREFIX}007")
+    now = {"limit": 30, "revision": packed.revision}
+    page = packed.page(PREFIX, after=f"{PREFIX}010", **now)
+    assert page == plain.page(PREFIX, after=f"{PREFIX}010", **now)
+    waiting = (WAITING + 2) / (2 * WAITING)
+    assert size_of(packed) < size_of(plain) * (waiting + 0.05)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=400), st.integers(1, 6))
+@settings(max_examples=50)
+def test_whatever_is_written_and_deleted_reads_as_if_nothing_were_packed(
+    writes: list[tuple[int, bool]], waiting: int
+) -> None:
+    packed, plain = state(window=3), State(max_events=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "WAITING", waiting)
+        for number, stays in writes:
+            key = f"{PREFIX}{number}"
+            for held in (packed, plain):
+                if stays or held.peek(key) is None:
+                    held.put(key, b"%d" % held.revision)
+                else:
+                    held.drop(key)
+            now = {"after": "", "limit": 9, "revision": max(packed.revision - 2, packed.horizon)}
+            assert packed.page(PREFIX, **now) == plain.page(PREFIX, **now)
+    assert packed.scan("") == plain.scan("")
+    assert [packed.peek(r.key) for r in plain.scan("")] == plain.scan("")
 
 
 def test_a_packed_record_is_changed_and_deleted_like_any_other() -> None:
     held = state(window=1)
-    for number in range(3):
-        held.put(f"{PREFIX}{number}", event(number))
-    changed = held.put(f"{PREFIX}0", b"changed")
-    assert changed.previous == Record(f"{PREFIX}0", event(0), 1, 1)
-    assert changed.record == Record(f"{PREFIX}0", b"changed", 4, 1)
-    assert held.at(f"{PREFIX}0", 3) == changed.previous
-    assert held.drop(f"{PREFIX}1").previous == Record(f"{PREFIX}1", event(1), 2, 2)
-    assert held.peek(f"{PREFIX}1") is None
-    held.put(f"{PREFIX}9", event(9))  # the deleted one leaves the window, too
-    assert [record.value for record in held.scan(PREFIX)] == [b"changed", event(2), event(9)]
+    for number in range(WAITING + 1):
+        held.put(f"{PREFIX}{number:03}", event(number))
+    changed = held.put(f"{PREFIX}000", b"changed")
+    assert changed.previous == Record(f"{PREFIX}000", event(0), 1, 1)
+    assert changed.record == Record(f"{PREFIX}000", b"changed", WAITING + 2, 1)
+    assert held.at(f"{PREFIX}000", WAITING + 1) == changed.previous
+    assert held.drop(f"{PREFIX}001").previous == Record(f"{PREFIX}001", event(1), 2, 2)
+    assert held.peek(f"{PREFIX}001") is None
+    held.put(f"{PREFIX}999", event(999))  # the deleted one leaves the window, too
+    values = [record.value for record in held.scan(PREFIX)]
+    assert (values[0], values[1], values[-1]) == (b"changed", event(2), event(999))
 
 
 async def test_a_store_that_is_opened_again_packs_what_it_finds(tmp_path: Path) -> None:
@@ -84,5 +100,5 @@ async def test_a_store_that_is_opened_again_packs_what_it_finds(tmp_path: Path) 
 
 
 def size_of(held: State) -> int:
-    kept = held._records.values()
-    return sum(sys.getsizeof(k if isinstance(k, bytes) else k.value) for k in kept)
+    kept = {id(k): k if isinstance(k, bytes) else k.value for k in held._records.values()}
+    return sum(map(sys.getsizeof, kept.values()))

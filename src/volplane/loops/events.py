@@ -30,7 +30,8 @@ BACKLOG = 1000  # notes waiting to be written; beyond it the newest are dropped
 WAVE = 16  # notes written at the same time
 REMEMBERED = 512  # for each component and node: what is older is told as new when it is told again
 SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time are combined
-BURST, REFILL = 25.0, 1 / 300.0  # per object and source
+BURST, REFILL = 25, 300.0  # notes per object and source, and seconds until another one is granted
+ROUNDING = 1e-3  # seconds; sums of fractions are not exact
 TRIES, TRY_PAUSE = 12, 10.0  # while the server cannot be reached
 FLUSH = 2.0  # seconds that a stopping role gives its last events
 # Seconds before a note is written: what it tells of is under way, and needs the store more. While the loop is
@@ -92,11 +93,6 @@ class Similar(Struct, gc=False):
     since: float
 
 
-class Budget(Struct, gc=False):
-    tokens: float
-    at: float
-
-
 class Known(Struct, gc=False):
     name: str
     first: str
@@ -108,18 +104,14 @@ class Correlator:
 
     def __init__(self) -> None:
         self._similar: Recent[Similar] = Recent()
-        self._budgets: Recent[Budget] = Recent()
+        self._spent: Recent[float] = Recent()  # when all that was spent is granted again
         self.known: Recent[Known] = Recent()
 
     def admits(self, note: Note, now: float) -> bool:
-        budget = self._budgets.get(note.speaker)
-        if budget is None:
-            budget = self._budgets.put(note.speaker, Budget(BURST, now))
-        budget.tokens = min(BURST, budget.tokens + (now - budget.at) * REFILL)
-        budget.at = now
-        if budget.tokens < 1:
+        whole = max(now, self._spent.get(note.speaker) or now)
+        if whole + REFILL - now > BURST * REFILL + ROUNDING:
             return False
-        budget.tokens -= 1
+        self._spent.put(note.speaker, whole + REFILL)
         return True
 
     def combined(self, note: Note, now: float) -> tuple[tuple[str, ...], str]:

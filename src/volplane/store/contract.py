@@ -15,14 +15,14 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 
-class Record(Struct, frozen=True):
+class Record(Struct, frozen=True, gc=False):
     key: str
     value: bytes
     revision: int  # of the last write to this key
     created: int  # revision of the write that created it
 
 
-class Event(Struct, frozen=True):
+class Event(Struct, frozen=True, gc=False):
     revision: int
     record: Record | None  # None: deleted
     previous: Record | None  # None: created

@@ -1,41 +1,41 @@
-"""Records that are many, alike and hardly read, kept small: of each what the examples do not have.
+"""Records that are many, alike and hardly read, kept small: neighbours are packed together, in bundles.
 
-An event of some six hundred bytes becomes a hundred and twenty, and costs five microseconds when it is read.
-The examples are the first values that were unlike those before them. Only memory is packed; what is on disk
-and what readers get is as it was written.
+An event of some six hundred bytes takes eighty in its bundle; whoever reads one record opens the bundle, in
+sixty microseconds, and whoever reads many opens each once. Only memory is packed; what is on disk and what
+readers get is as it was written. The subtle thing: a bundle is never changed, so a record that was written
+again or deleted leaves it only when all have. They are of one age, and go at the same time.
 """
 
 from __future__ import annotations
 
 import zlib
-from struct import Struct
+from collections.abc import Iterator, Sequence
+
+from msgspec import msgpack
 
 from volplane.store.contract import Record
 
-LEVEL, WINDOW, MEMORY = 6, -13, 3  # of deflate, without its header: small values need no large tables
-EXAMPLES = 1 << -WINDOW  # bytes of all examples together: what lies further back is not seen
-UNLIKE = 0.25  # a value of which more than this is left becomes an example, too
+WAITING = 256  # records that are sorted together: neighbours are alike, and are asked for together
+BUNDLE = 32  # records
+LEVEL, WINDOW = 6, -15  # of deflate, without its header
 
-_HEAD = Struct("<QQH")  # revisions, and how long the examples were
+_pack = msgpack.Encoder().encode
+_unpack = msgpack.Decoder(list[tuple[str, bytes, int, int]]).decode
 
 
-class Packing:
-    def __init__(self, prefixes: tuple[str, ...] = ()) -> None:
-        self._prefixes = prefixes
-        self._examples = b""  # only ever grows: what was packed against its beginning is unpacked with it
+def bundles(records: Sequence[Record]) -> Iterator[tuple[Sequence[Record], bytes]]:
+    """Some of the records and the bundle that they are in, until all are in one."""
+    ordered = sorted(records, key=lambda record: record.key)
+    for start in range(0, len(ordered), BUNDLE):
+        some = ordered[start : start + BUNDLE]
+        yield some, pack(some)
 
-    def takes(self, key: str) -> bool:
-        return key.startswith(self._prefixes) if self._prefixes else False
 
-    def pack(self, record: Record) -> bytes:
-        known, value = self._examples, record.value
-        deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, WINDOW, MEMORY, zdict=known)
-        packed = deflate.compress(value) + deflate.flush()
-        if len(packed) > UNLIKE * len(value) and len(known) + len(value) <= EXAMPLES:
-            self._examples += value
-        return _HEAD.pack(record.revision, record.created, len(known)) + packed
+def pack(records: Sequence[Record]) -> bytes:
+    deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, WINDOW)
+    rows = [(r.key, r.value, r.revision, r.created) for r in records]
+    return deflate.compress(_pack(rows)) + deflate.flush()
 
-    def unpack(self, key: str, packed: bytes) -> Record:
-        revision, created, length = _HEAD.unpack_from(packed)
-        inflate = zlib.decompressobj(WINDOW, zdict=self._examples[:length])
-        return Record(key, inflate.decompress(packed[_HEAD.size :]), revision, created)
+
+def unpack(bundle: bytes) -> Iterator[Record]:
+    return (Record(*row) for row in _unpack(zlib.decompress(bundle, WINDOW)))

@@ -2,19 +2,19 @@
 
 An older snapshot is the newest state with the events since then undone; how far back that works is bounded
 by count and bytes (`horizon`). What lies further back is the keeper's affair. Records that are hardly read
-(`packed`) are packed once they have left the window. The subtle thing: a keeper that is shared with others
-counts their writes too, so revisions may have gaps here, or name several events.
+(`packed`) are packed together once they have left the window. The subtle thing: a keeper that is shared with
+others counts their writes too, so revisions may have gaps here, or name several events.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from volplane.store.contract import Event, Events, Listing, Record, Records
-from volplane.store.packing import Packing
+from volplane.store.packing import WAITING, bundles, unpack
 
 
 class State:
@@ -28,8 +28,9 @@ class State:
         """`packed`: prefixes of keys whose records are many and hardly read."""
         self.revision = 0
         self.floor = 0
-        self._packing = Packing(packed)
-        self._records: dict[str, Record | bytes] = {}
+        self._packed = packed
+        self._records: dict[str, Record | bytes] = {}  # bytes: a bundle, with others
+        self._leaving: Records = []  # have left the window, and wait to be packed together
         self._keys: list[str] = []  # sorted
         self._events: deque[Event] = deque()  # every one after the horizon
         self._horizon = 0
@@ -39,10 +40,12 @@ class State:
 
     def load(self, records: Iterable[Record], *, revision: int, floor: int) -> None:
         """Start from a stored state; its events stay where they are."""
-        self._records = {record.key: self._kept(record) for record in records}
+        self._records = {record.key: record for record in records}
         self._keys = sorted(self._records)
         self._events.clear()
         self._bytes = 0
+        self._leaving = [record for prefix in self._packed for record in self.scan(prefix)]
+        self._pack()
         self.revision, self.floor, self._horizon = revision, floor, revision
 
     @property
@@ -57,21 +60,31 @@ class State:
 
     def peek(self, key: str) -> Record | None:
         found = self._records.get(key)
-        return self._packing.unpack(key, found) if isinstance(found, bytes) else found
+        return self._record(key) if isinstance(found, bytes) else found
 
     def scan(self, prefix: str) -> Records:
-        return [self._record(key) for key in self._range(prefix)]
+        return self._all(self._range(prefix))
 
     def at(self, key: str, revision: int) -> Record | None:
         undone = self._undone(key, revision)
         return undone[key] if key in undone else self.peek(key)
 
     def _record(self, key: str) -> Record:
-        found = self._records[key]
-        return self._packing.unpack(key, found) if isinstance(found, bytes) else found
+        return self._all([key])[0]
 
-    def _kept(self, record: Record) -> Record | bytes:
-        return self._packing.pack(record) if self._packing.takes(record.key) else record
+    def _all(self, keys: Sequence[str]) -> Records:
+        held = self._records
+        found = [held[key] for key in keys]
+        packed = {each for each in found if isinstance(each, bytes)}
+        wanted = set(keys) if packed else set()
+        # A bundle may hold what its key once was, too: the key says which bundle is the right one.
+        opened = {
+            record.key: record
+            for bundle in packed
+            for record in unpack(bundle)
+            if record.key in wanted and held[record.key] is bundle
+        }
+        return [opened[k] if isinstance(f, bytes) else f for k, f in zip(keys, found, strict=True)]
 
     def page(self, prefix: str, *, after: str, limit: int, revision: int) -> Listing:
         undone = self._undone(prefix, revision)
@@ -81,7 +94,10 @@ class State:
         if after:
             keys = keys[bisect_right(keys, after) :]
         page = keys[:limit] if limit else keys
-        records = [undone.get(key) or self._record(key) for key in page]
+        records = self._all([key for key in page if key not in undone])
+        if undone:
+            read = {record.key: record for record in records}
+            records = [undone.get(key) or read[key] for key in page]
         return Listing(records, revision, len(keys) - len(page))
 
     def since(self, prefix: str, revision: int) -> Events:
@@ -143,8 +159,15 @@ class State:
         self._bytes -= _size(oldest)
         self._horizon = oldest.revision
         record = oldest.record
-        if record is not None and self._packing.takes(record.key) and self._is_newest(record):
-            self._records[record.key] = self._packing.pack(record)
+        if record is not None and self._packed and record.key.startswith(self._packed):
+            self._leaving.append(record)
+            if len(self._leaving) >= WAITING:
+                self._pack()
+
+    def _pack(self) -> None:
+        for records, bundle in bundles([record for record in self._leaving if self._is_newest(record)]):
+            self._records |= {record.key: bundle for record in records}
+        self._leaving = []
 
     def _is_newest(self, record: Record) -> bool:
         return self._records.get(record.key) is record

@@ -26,15 +26,16 @@ async def test_circles_do_not_stay() -> None:
     gc.disable()
     try:
         tidying = asyncio.create_task(memory.keep_tidy())
-        await asyncio.sleep(1)
+        await asyncio.sleep(memory.EVERY + 1)
         left = circle()
         assert left() is not None
-        await asyncio.sleep(memory.EVERY + 1)
+        await asyncio.sleep(memory.EVERY)
         assert left() is None
         tidying.cancel()
         await asyncio.wait({tidying})
     finally:
         gc.enable()
+        gc.unfreeze()
 
 
 async def test_what_is_kept_only_to_be_quick_is_forgotten() -> None:

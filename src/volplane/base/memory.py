@@ -49,6 +49,9 @@ def look_less_often() -> None:
 
 async def keep_tidy() -> None:
     """Until cancelled."""
+    await asyncio.sleep(EVERY)
+    gc.collect()
+    gc.freeze()  # what was made at the start and is still here stays: it is not looked through again, either
     pause = EVERY
     while True:
         await asyncio.sleep(pause)

@@ -2,10 +2,10 @@
 
 `VOLPLANE_CHURN=100x20` makes it a hundred pods and twenty rounds, and `-s` shows the figures. What is kept
 then is known: every event for its hour (six hundred a round, some two hundred bytes each), and of every
-component the last 512 things that it has told. With fewer pods the second round has not yet filled what is
-bounded (the store's window of 8 MB, the ring of 8192 spans), so a size in between would measure that and no
-leak. With a hundred pods what the process keeps is compared: it tidies up every now and then, and a round may
-end just before that or just after.
+component the last 512 things at most that it has told. With fewer pods the second round has not yet filled
+what is bounded (the store's window of 4 MB, the ring of 8192 spans), so a size in between would measure that
+and no leak. With a hundred pods what the process keeps is compared: it tidies up every now and then, and a
+round may end just before that or just after.
 """
 
 from __future__ import annotations

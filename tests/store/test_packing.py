@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from volplane.store import Record
 from volplane.store import state as module
-from volplane.store.packing import WAITING, bundles, unpack
+from volplane.store.packing import BUNDLE, SHELF, WAITING, Bundle, Shelves, unpack
 from volplane.store.sqlite import SqliteStore
 from volplane.store.state import State
 
@@ -29,7 +31,9 @@ def state(*, window: int) -> State:
 @given(st.lists(st.binary(max_size=4000), min_size=1, max_size=80))
 def test_any_value_comes_back_as_it_was(values: list[bytes]) -> None:
     records = [Record(f"{PREFIX}{i}", value, 2**40 + i, i + 1) for i, value in enumerate(values)]
-    opened = [record for some, bundle in bundles(records) for record in unpack(bundle) if record in some]
+    opened = [
+        record for some, bundle in Shelves().put(records) for record in unpack(bundle) if record in some
+    ]
     assert sorted(opened, key=lambda record: record.created) == records
 
 
@@ -46,6 +50,20 @@ def test_what_has_left_the_window_is_small_and_reads_the_same() -> None:
     assert page == plain.page(PREFIX, after=f"{PREFIX}010", **now)
     waiting = (WAITING + 2) / (2 * WAITING)
     assert size_of(packed) < size_of(plain) * (waiting + 0.05)
+
+
+def test_a_shelf_is_given_back_with_the_last_bundle_on_it() -> None:
+    shelves = Shelves()
+    large = [Record(f"{PREFIX}{n}", os.urandom(SHELF // BUNDLE // 3), n, n) for n in range(4 * BUNDLE)]
+    one, two, three, other = (bundle for _, bundle in shelves.put(large))
+    shelf = weakref.ref(one.obj)
+    assert one.obj is two.obj
+    assert other.obj is not one.obj
+    assert [r.key for r in unpack(three)] == sorted(r.key for r in large)[2 * BUNDLE : 3 * BUNDLE]
+    del one, three
+    assert shelf() is not None
+    del two
+    assert shelf() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=400), st.integers(1, 6))
@@ -100,5 +118,5 @@ async def test_a_store_that_is_opened_again_packs_what_it_finds(tmp_path: Path) 
 
 
 def size_of(held: State) -> int:
-    kept = {id(k): k if isinstance(k, bytes) else k.value for k in held._records.values()}
+    kept = {id(k): bytes(k) if isinstance(k, Bundle) else k.value for k in held._records.values()}
     return sum(map(sys.getsizeof, kept.values()))

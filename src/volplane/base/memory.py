@@ -18,7 +18,7 @@ from weakref import WeakSet
 EVERY = 10.0  # seconds
 SHARE = 0.002  # of the time, at most
 
-ARENAS = 2  # heaps of the C library: one for each thread would each keep what its thread once needed
+ARENAS = 1  # heaps of the C library: one for each thread would each keep what its thread once needed
 LARGE = 128 << 10  # bytes; what is larger goes back to the machine as soon as it is free
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1000  # notes waiting to be written; beyond it the newest are dropped
 WAVE = 16  # notes written at the same time
-REMEMBERED = 512  # for each component and node: what is older is told as new when it is told again
+REMEMBERED = 512  # at most, for each component and node: what is older is told as new when it comes again
 SIMILAR, SIMILAR_SECONDS = 10, 600.0  # more alike than this within that time are combined
 BURST, REFILL = 25, 300.0  # notes per object and source, and seconds until another one is granted
 ROUNDING = 1e-3  # seconds; sums of fractions are not exact
@@ -46,21 +46,26 @@ _serial = count()  # of all recorders: two may tell of one object in the same mi
 
 
 class Recent(Generic[V]):
-    """A dictionary that remembers only the newest entries, and of their long keys the hash."""
+    """A dictionary that remembers only the newest entries, and of their long keys the hash.
+
+    The older half goes at once: a dictionary of which one leaves for each that comes takes thrice the memory.
+    """
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
-        self._entries: dict[int, V] = {}
-        self._capacity = capacity
+        self._newer: dict[int, V] = {}
+        self._older: dict[int, V] = {}
+        self._half = capacity // 2
 
     def get(self, key: tuple[str, ...]) -> V | None:
-        found = self._entries.pop(hash(key), None)
-        return None if found is None else self.put(key, found)
+        found = self._newer.get(hash(key))
+        if found is None and (found := self._older.get(hash(key))) is not None:
+            self.put(key, found)
+        return found
 
     def put(self, key: tuple[str, ...], value: V) -> V:
-        self._entries.pop(hash(key), None)
-        self._entries[hash(key)] = value
-        if len(self._entries) > self._capacity:
-            del self._entries[next(iter(self._entries))]
+        if len(self._newer) >= self._half:
+            self._newer, self._older = {}, self._newer
+        self._newer[hash(key)] = value
         return value
 
 

@@ -2,14 +2,17 @@
 
 An event of some six hundred bytes takes eighty in its bundle; whoever reads one record opens the bundle, in
 sixty microseconds, and whoever reads many opens each once. Only memory is packed; what is on disk and what
-readers get is as it was written. The subtle thing: a bundle is never changed, so a record that was written
-again or deleted leaves it only when all have. They are of one age, and go at the same time.
+readers get is as it was written. Bundles stand on shelves, away from the heap: they stay for an hour, among
+what comes and goes by the second, and the holes between them would fit nobody. The subtle thing: a bundle is
+never changed, and a shelf given back only as a whole. What stands on it is of one age, and goes together.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from mmap import mmap
+from typing import TypeAlias
 
 from msgspec import msgpack
 
@@ -17,18 +20,33 @@ from volplane.store.contract import Record
 
 WAITING = 256  # records that are sorted together: neighbours are alike, and are asked for together
 BUNDLE = 32  # records
+SHELF = 256 << 10  # bytes
 LEVEL, WINDOW = 6, -15  # of deflate, without its header
+
+Bundle: TypeAlias = memoryview
 
 _pack = msgpack.Encoder().encode
 _unpack = msgpack.Decoder(list[tuple[str, bytes, int, int]]).decode
 
 
-def bundles(records: Sequence[Record]) -> Iterator[tuple[Sequence[Record], bytes]]:
-    """Some of the records and the bundle that they are in, until all are in one."""
-    ordered = sorted(records, key=lambda record: record.key)
-    for start in range(0, len(ordered), BUNDLE):
-        some = ordered[start : start + BUNDLE]
-        yield some, pack(some)
+class Shelves:
+    def __init__(self) -> None:
+        self._free = memoryview(b"")  # what is left of the newest shelf
+
+    def put(self, records: Sequence[Record]) -> Iterator[tuple[Sequence[Record], Bundle]]:
+        """Some of the records and the bundle that they are in, until all are in one."""
+        ordered = sorted(records, key=lambda record: record.key)
+        for start in range(0, len(ordered), BUNDLE):
+            some = ordered[start : start + BUNDLE]
+            yield some, self._placed(pack(some))
+
+    def _placed(self, packed: bytes) -> Bundle:
+        size = len(packed)
+        if size > len(self._free):
+            self._free = memoryview(mmap(-1, max(SHELF, size)))
+        place, self._free = self._free[:size], self._free[size:]
+        place[:] = packed
+        return place
 
 
 def pack(records: Sequence[Record]) -> bytes:
@@ -37,5 +55,5 @@ def pack(records: Sequence[Record]) -> bytes:
     return deflate.compress(_pack(rows)) + deflate.flush()
 
 
-def unpack(bundle: bytes) -> Iterator[Record]:
+def unpack(bundle: Bundle) -> Iterator[Record]:
     return (Record(*row) for row in _unpack(zlib.decompress(bundle, WINDOW)))

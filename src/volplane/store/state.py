@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from volplane.store.contract import Event, Events, Listing, Record, Records
-from volplane.store.packing import WAITING, bundles, unpack
+from volplane.store.packing import WAITING, Bundle, Shelves, unpack
 
 
 class State:
@@ -29,7 +29,8 @@ class State:
         self.revision = 0
         self.floor = 0
         self._packed = packed
-        self._records: dict[str, Record | bytes] = {}  # bytes: a bundle, with others
+        self._shelves = Shelves()
+        self._records: dict[str, Record | Bundle] = {}
         self._leaving: Records = []  # have left the window, and wait to be packed together
         self._keys: list[str] = []  # sorted
         self._events: deque[Event] = deque()  # every one after the horizon
@@ -60,7 +61,7 @@ class State:
 
     def peek(self, key: str) -> Record | None:
         found = self._records.get(key)
-        return self._record(key) if isinstance(found, bytes) else found
+        return self._record(key) if isinstance(found, Bundle) else found
 
     def scan(self, prefix: str) -> Records:
         return self._all(self._range(prefix))
@@ -75,16 +76,16 @@ class State:
     def _all(self, keys: Sequence[str]) -> Records:
         held = self._records
         found = [held[key] for key in keys]
-        packed = {each for each in found if isinstance(each, bytes)}
+        packed = {id(each): each for each in found if isinstance(each, Bundle)}
         wanted = set(keys) if packed else set()
         # A bundle may hold what its key once was, too: the key says which bundle is the right one.
         opened = {
             record.key: record
-            for bundle in packed
+            for bundle in packed.values()
             for record in unpack(bundle)
             if record.key in wanted and held[record.key] is bundle
         }
-        return [opened[k] if isinstance(f, bytes) else f for k, f in zip(keys, found, strict=True)]
+        return [opened[k] if isinstance(f, Bundle) else f for k, f in zip(keys, found, strict=True)]
 
     def page(self, prefix: str, *, after: str, limit: int, revision: int) -> Listing:
         undone = self._undone(prefix, revision)
@@ -165,7 +166,7 @@ class State:
                 self._pack()
 
     def _pack(self) -> None:
-        for records, bundle in bundles([record for record in self._leaving if self._is_newest(record)]):
+        for records, bundle in self._shelves.put([r for r in self._leaving if self._is_newest(r)]):
             self._records |= {record.key: bundle for record in records}
         self._leaving = []
 

@@ -140,7 +140,7 @@ def _item_keys(of: type[Object], names: Iterable[str]) -> tuple[Callable[[Any], 
     )
 
 
-@lru_cache(maxsize=4096)  # containers, ports and conditions have the same names everywhere
+@lru_cache(maxsize=512)  # containers, ports and conditions have the same names everywhere; addresses have not
 def _key(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
     return fields.item({n: value for n, value in zip(names, values, strict=True) if value is not None})
 

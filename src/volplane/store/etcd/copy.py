@@ -17,7 +17,7 @@ from volplane.store.state import State
 from volplane.store.waiters import Waiters
 
 WINDOW_EVENTS = 8192
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 4 << 20
 
 _DELETE = kv_pb2.Event.EventType.DELETE
 

@@ -42,7 +42,7 @@ from volplane.store.waiters import Waiters
 T = TypeVar("T")
 
 WINDOW_EVENTS = 8192
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 4 << 20
 COMPACT_CHUNK = 500  # rows deleted between two batches of writes
 # Seconds a busy loop may keep the interpreter from the writer's thread. With Python's 5 ms, a loop that is
 # never idle starves the writer for seconds (measured: median 3 ms but 2.7 s at p99); with this, 4 ms at

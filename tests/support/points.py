@@ -11,9 +11,14 @@ from tests.support.crash import Phase, Point
 
 
 def points(phase: Phase, table: str) -> list[Point]:
-    """From lines such as `rpc:NodeStageVolume  before served after`."""
+    """From lines such as `rpc:NodeStageVolume  before served after`; `after#2` is the second time."""
     rows = (line.split() for line in table.strip().splitlines())
-    return [Point(phase, f"{name}:{when}") for name, *moments in rows for when in moments]
+    return [_point(phase, name, moment) for name, *moments in rows for moment in moments]
+
+
+def _point(phase: Phase, name: str, moment: str) -> Point:
+    when, _, count = moment.partition("#")
+    return Point(phase, f"{name}:{when}", int(count or 1))
 
 
 START = points(
@@ -96,6 +101,19 @@ JOURNEY = points(
     write:delete:persistentvolumes                 before after
     pod:network                                    before after
     file:network.json                              half
+    """,
+)
+# What one volume meets twice: staging comes before publishing, unstaging after unpublishing, and a detach
+# takes back what the attach has written, and a node's status is written at both ends of all that.
+AGAIN = points(
+    Phase.JOURNEY,
+    """
+    file:vol_data:write                            before#2 after#2
+    file:vol_data.json                             half#2
+    file:vol_data:remove                           before#2 after#2
+    host:unmount                                   before#2 after#2
+    write:patch:volumeattachments.storage.k8s.io   before#2 after#2
+    write:patch:nodes/status                       before#2 after#2 after#3 after#4
     """,
 )
 STOP = points(

@@ -22,6 +22,7 @@ from volplane.api.core import (
     Secret,
     SecretReference,
 )
+from volplane.api.errors import Forbidden
 from volplane.api.meta import ObjectMeta
 from volplane.api.storage import (
     CSINode,
@@ -275,6 +276,33 @@ async def test_a_missing_secret_is_named_and_nothing_is_called() -> None:
         await asyncio.sleep(10)
         assert (await get(w, "csi-2")).status.attached
         assert driver.called("ControllerPublishVolume")[0].secrets == {"key": "hunter2"}
+
+
+@pytest.mark.virtual
+async def test_an_intent_that_the_server_refuses_is_told_and_nothing_is_called() -> None:
+    driver = scripted.driver("attach")
+    async with world() as w:
+        await furnish(w)
+        client, caller = w.role("csi-attacher"), sdk.Local(driver, component="csi-attacher")
+        patch = client.transport.patch
+
+        async def without_the_right(type: Any, *rest: Any, **options: Any) -> Any:
+            if type is PersistentVolume:
+                raise Forbidden('persistentvolumes "pv1" is forbidden')
+            return await patch(type, *rest, **options)
+
+        client.transport.patch = without_the_right  # type: ignore[method-assign]
+        async with running(attacher.run(client, Settings(), caller=caller)):
+            await attach(w)
+            await asyncio.sleep(1.5)
+            error = (await get(w)).status.attach_error
+            assert error is not None
+            assert error.message.startswith("could not add PersistentVolume finalizer: ")
+            assert driver.called("ControllerPublishVolume") == []
+            client.transport.patch = patch  # type: ignore[method-assign]
+            await asyncio.sleep(10)
+            assert (await get(w)).status.attached
+        await caller.close()
 
 
 @pytest.mark.virtual

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, assert_never
 
 from volplane.api.core import PersistentVolume
+from volplane.api.errors import APIError, Conflict
 from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.base import clock, trace
 from volplane.client.client import Client
@@ -134,15 +136,18 @@ class Attachments(Controller[str]):
     async def _hold(self, volume: str) -> None:
         with trace.span(COMPONENT, "hold volume", f"pv/{volume}"):
             finalizers = {"metadata": {"finalizers": [self.facts.finalizer]}}
-            await self.client.patch(PersistentVolume, volume, strategic=finalizers)
+            with _told("could not add PersistentVolume finalizer"):
+                await self.client.patch(PersistentVolume, volume, strategic=finalizers)
 
     async def _publish(self, attachment: VolumeAttachment, step: Publish, *, hold: str = "") -> None:
         request = await self._publish_request(step)
-        async with asyncio.TaskGroup() as intents:  # on two objects, so that they can share a commit
-            if hold:
-                intents.create_task(self._hold(hold))
-            if not step.noted:
-                intents.create_task(self._note(attachment, step.node_id))
+        intents = [self._hold(hold)] if hold else []
+        if not step.noted:
+            intents.append(self._note(attachment, step.node_id))
+        # On two objects, so that they can share a commit; to the end of both, and the first failure counts.
+        for failed in await asyncio.gather(*intents, return_exceptions=True):
+            if failed is not None:
+                raise failed
         about = _about(attachment, step.handle)
         log.info("Attaching", extra=about)
         reply = await self._call("ControllerPublishVolume", request, attachment)
@@ -169,7 +174,8 @@ class Attachments(Controller[str]):
     async def _note(self, attachment: VolumeAttachment, node_id: str) -> None:
         """Intent before effect: from here on the attachment cannot vanish without a detach."""
         intent = {"metadata": {"finalizers": [self.facts.finalizer], "annotations": {plans.NODE_ID: node_id}}}
-        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"):
+        words = "could not save VolumeAttachment"
+        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _told(words):
             await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)
 
     async def _unpublish(self, attachment: VolumeAttachment, step: Unpublish) -> None:
@@ -292,6 +298,17 @@ class Volumes(Controller[str]):
         with trace.span(COMPONENT, "release volume", f"pv/{key}"):
             await self.client.patch(PersistentVolume, key, strategic=removal, uid=volume.uid, missing_ok=True)
         log.info("Removed finalizer from PersistentVolume", extra={"PersistentVolume": key})
+
+
+@contextmanager
+def _told(words: str) -> Iterator[None]:
+    """What the server refuses is said on the attachment, like any other failure."""
+    try:
+        yield
+    except Conflict:  # somebody else was faster: look again
+        raise
+    except APIError as error:
+        raise Refused(f"{words}: {error}") from error
 
 
 def _about(attachment: VolumeAttachment, handle: str = "") -> dict[str, str]:

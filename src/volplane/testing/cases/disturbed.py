@@ -14,13 +14,14 @@ from google.protobuf.message import Message
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import Around, Bench, Remote
+from volplane.testing.bench import Around, Bench, Remote, mounted_below
 from volplane.testing.case import Body, Broken, Table, demand
-from volplane.testing.cases import groups
+from volplane.testing.cases import copies, groups
 from volplane.testing.cases.controller import listed
 from volplane.testing.cases.copies import snapshot
 from volplane.testing.cases.growth import controller_grown, excuse, growing, node_grown
 from volplane.testing.cases.modify import modified
+from volplane.testing.ledger import Tally
 from volplane.testing.volume import Volume
 
 case = Table()
@@ -94,6 +95,16 @@ async def _group_life(bench: Bench, volume: Volume) -> None:
         groups.get_request(bench, group),
         "of a group that was deleted",
     )
+
+
+async def tally(bench: Bench) -> Tally:
+    """What there is on the nodes, and what the driver lists."""
+    mounts = {t for node in bench.nodes for t in await bench.host.call(mounted_below, str(node.root))}
+    place = f"{bench.directory}/"
+    devices = {f"{d} ({f})" for d, f in (await bench.host.loops()).items() if f.startswith(place)}
+    volumes = await listed(bench) if bench.promises.has("list") else ()
+    snapshots = await copies.listed(bench) if bench.promises.has("list-snapshots") else ()
+    return Tally(frozenset(mounts), frozenset(devices), frozenset(volumes), frozenset(snapshots))
 
 
 def alike(method: str, first: Message, second: Message) -> None:
@@ -232,9 +243,12 @@ def forgotten(bench: Bench) -> Around:
 
 def _with(disturb: Callable[[Bench], Around], method: str) -> Body:
     async def body(bench: Bench) -> None:
+        before = await tally(bench)
         bench.around[method] = disturb(bench)
         await life(bench, method)
         demand(method not in bench.around, f"{method} was never called: its capability is named in vain")
+        for wrong in (await tally(bench)).beyond(before):
+            demand(False, wrong.what, section=wrong.section)
 
     return body
 

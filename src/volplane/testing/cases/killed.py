@@ -13,20 +13,13 @@ from typing import Any
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.tap import Call, Rule, Send
 from volplane.testing.case import Body, NotPromised, Table, demand
-from volplane.testing.cases import disturbed, lives
+from volplane.testing.cases import lives
 from volplane.testing.stuck import SHORT
 from volplane.testing.whole import Whole
 
 case = Table(whole=True)
 
 LONGEST = 0.03  # seconds into a call
-
-# In a cluster a claim grows whether or not a pod uses it, and a group that is ready is not asked for again.
-CALLS = {
-    **{method: needs for method, needs in disturbed.CALLS.items() if not method.startswith("Get")},
-    "ControllerExpandVolume": ("expand-controller",),
-    "NodeExpandVolume": ("expand-controller", "expand-node"),
-}
 
 
 class Killing(Rule):
@@ -54,35 +47,12 @@ class Killing(Rule):
         raise CallError(Code.UNAVAILABLE, call.note)
 
 
-async def life(world: Whole, method: str) -> None:
-    """From nothing to nothing; the parts that the method does not need are left out."""
-    labels = lives.together(world)
-    claim = await world.claim(labels=labels)
-    told = await lives.written(world, claim)
-    if "Group" in method:
-        group, members = await lives.group(world, labels, {claim})
-        await lives.same(world, await lives.restored(world, members[claim]), told, "in a claim of its group")
-        await lives.group_gone(world, group)
-    if "Modify" in method:
-        await lives.modified(world, claim)
-    if method in disturbed.SNAPSHOTS:
-        made = await lives.snapshot(world, claim)
-        await lives.same(world, await lives.restored(world, made), told, "in a claim of its snapshot")
-        await lives.snapshot_gone(world, made)
-    if "Expand" in method:
-        await lives.ask_for_more(world, claim)
-    await lives.same(world, claim, told, f"after the driver was killed at {method}")
-    if "Expand" in method:
-        await lives.has_more(world, claim)
-    await world.clear()
-
-
 def _with(method: str, *, after: bool) -> Body:
     async def body(world: Whole) -> None:
         world.stuck.patience = SHORT
         rule = world.tap.add(Killing(method, world, after=after))
         async with lives.accounted(world):
-            await life(world, method)
+            await lives.life(world, method, when=f"after the driver was killed at {method}")
         if not rule.met and method == "NodeExpandVolume":
             raise NotPromised("its ControllerExpandVolume leaves nothing to do to the node")
         demand(rule.met, f"{method} was never called: its capability is named in vain")
@@ -90,7 +60,7 @@ def _with(method: str, *, after: bool) -> Body:
     return body
 
 
-for _method, _needs in CALLS.items():
+for _method, _needs in lives.CALLS.items():
     case.add(
         f"cluster/driver killed during {_method}",
         _method,

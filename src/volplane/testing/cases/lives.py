@@ -11,12 +11,19 @@ from volplane.api.core import PersistentVolumeClaim
 from volplane.api.snapshot import VolumeGroupSnapshot, VolumeSnapshot
 from volplane.testing import clearing, ledger, specs
 from volplane.testing.case import demand
+from volplane.testing.cases import disturbed
 from volplane.testing.clearing import NAMESPACE
 from volplane.testing.whole import Whole
 
 # What the container writes and what it finds, as checksums on the shelf; its errors go there, too.
 WRITE = "head -c 1048576 /dev/urandom > /data/f && sync && sha256sum < /data/f > /shelf/{0}"
 READ = "sha256sum < /data/f > /shelf/{0}"
+# In a cluster a claim grows whether or not a pod uses it, and a group that is ready is not asked for again.
+CALLS = {
+    **{method: needs for method, needs in disturbed.CALLS.items() if not method.startswith("Get")},
+    "ControllerExpandVolume": ("expand-controller",),
+    "NodeExpandVolume": ("expand-controller", "expand-node"),
+}
 STAY = "trap 'exit 0' TERM; sleep 3600 & wait"
 
 
@@ -54,12 +61,28 @@ async def same(world: Whole, claim: str, told: str, when: str, *, section: str =
     demand(now == told, f"the data is not what was written, {when}: {now}, was {told}", section=section)
 
 
-async def life(world: Whole) -> None:
-    claim = await world.claim()
+async def life(world: Whole, *methods: str, when: str = "in the next pod") -> None:
+    """From nothing to nothing; the parts that none of the methods needs are left out."""
+    labels = together(world)
+    claim = await world.claim(labels=labels)
     told = await written(world, claim)
-    await same(world, claim, told, "in the next pod")
-    await world.remove_claim(claim)
-    await world.detached()
+    if any("Group" in method for method in methods):
+        group_, members = await group(world, labels, {claim})
+        await same(world, await restored(world, members[claim]), told, "in a claim of its group")
+        await group_gone(world, group_)
+    if any("Modify" in method for method in methods):
+        await modified(world, claim)
+    if set(methods) & set(disturbed.SNAPSHOTS):
+        made = await snapshot(world, claim)
+        await same(world, await restored(world, made), told, "in a claim of its snapshot")
+        await snapshot_gone(world, made)
+    grows = any("Expand" in method for method in methods)
+    if grows:
+        await ask_for_more(world, claim)
+    await same(world, claim, told, when)
+    if grows:
+        await has_more(world, claim)
+    await world.clear()
 
 
 async def snapshot(world: Whole, claim: str) -> str:

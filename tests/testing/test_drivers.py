@@ -54,7 +54,8 @@ EFS_LACKS = frozenset(
 )
 EFS_REFUSES = frozenset(
     {f"provision/{mode} block" for mode in MODES}
-    | {"provision/block capacity", "block/data", "expand/block", "share/two nodes write to a device"}
+    | {"provision/block capacity", "block/data", "expand/block"}
+    | {f"share/two nodes {what}" for what in ("write to a device", "read")}
 )
 EBS_LACKS = frozenset({"attach-readonly", "metadata", "mount-group", "shared"})
 EBS_REFUSES = frozenset(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from mmap import mmap
+from mmap import MAP_PRIVATE, mmap
 from typing import TypeAlias
 
 from msgspec import msgpack
@@ -43,7 +43,7 @@ class Shelves:
     def _placed(self, packed: bytes) -> Bundle:
         size = len(packed)
         if size > len(self._free):
-            self._free = memoryview(mmap(-1, max(SHELF, size)))
+            self._free = memoryview(mmap(-1, max(SHELF, size), MAP_PRIVATE))
         place, self._free = self._free[:size], self._free[size:]
         place[:] = packed
         return place

@@ -102,3 +102,12 @@ def test_names_end() -> None:
     names = DeviceNames()
     assert len({names.take("i-1") for _ in range(78)}) == 78
     assert names.take("i-1") == ""
+
+
+def test_what_a_class_says_to_sidecars_is_passed_over_where_it_comes_unstripped() -> None:
+    given = {
+        "type": "gp3",
+        "csi.storage.k8s.io/fstype": "xfs",
+        "csi.storage.k8s.io/node-stage-secret-name": "s",
+    }
+    assert parameters.for_driver(given) == {"type": "gp3"}

@@ -33,6 +33,8 @@ EXPLAINED = {
     "provision/topology of nobody": "OK, demanded is RESOURCE_EXHAUSTED",
     "killed during/NodeStageVolume": "ControllerPublishVolume must be called",
     "killed during/NodePublishVolume": "must be staged before publishing",
+    "killed during/CreateSnapshot": "is still mounted after everything is deleted",
+    "killed during/NodeUnpublishVolume": "is still mounted after everything is deleted",
     "killed after/NodeStageVolume": "ControllerPublishVolume must be called",
     "killed after/NodePublishVolume": "must be staged before publishing",
 }

@@ -55,6 +55,7 @@ class VolumeManager:
         self._actor = Actor(site, node, events, self._changed)
         self._pods: dict[str, Mine] = {}
         self._alive: set[str] = set()
+        self._unheard: set[str] = set()  # pods that were known first, and what they want is not known yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._forgot = asyncio.Event()
         self.on_wanted: Callable[[Plugin, Spec], None] = lambda plugin, spec: None
@@ -65,6 +66,14 @@ class VolumeManager:
     def expect(self, pod: str) -> None:
         """The pod lives: until it is released, nothing that it has mounted is taken from it."""
         self._alive.add(pod)
+        if not self.settled:
+            self._unheard.add(pod)
+
+    def _hear(self, pod: str) -> None:
+        if pod in self._unheard:
+            self._unheard.discard(pod)
+            if not self._unheard:
+                self.kick_all()
 
     async def mount(self, pod: Pod) -> None:
         """Until all volumes of the pod are mounted. Cancelling it ends the waiting, not the wish."""
@@ -100,6 +109,7 @@ class VolumeManager:
             if found.source.name not in mine.specs:
                 self._want_or_refuse(mine, found)
         mine.resolved = not mine.problems
+        self._hear(pod.uid)
 
     def _want_or_refuse(self, mine: Mine, found: Spec) -> None:
         entry = self.entries.get(found.unique)
@@ -171,6 +181,7 @@ class VolumeManager:
     def release(self, pod: str) -> None:
         """Nothing of the pod runs any more: its volumes may go."""
         self._alive.discard(pod)
+        self._hear(pod)
         self.on_released(pod)
         for plugin in self.plugins.values():
             plugin.forget(pod)
@@ -302,7 +313,8 @@ class VolumeManager:
         view = entry.view(
             reported=reported,
             attached=attached,
-            settled=self.settled,
+            # What was only staged may be wanted by a pod that has not said so yet.
+            settled=self.settled and not (self._unheard and entry.is_only_found),
             alive=self._alive,
             managed=self.node.managed,
         )

@@ -79,6 +79,11 @@ class Entry:
     def is_there(self) -> bool:
         return self.device is not State.ABSENT or bool(self.pods)
 
+    @property
+    def is_only_found(self) -> bool:
+        """An earlier life has staged it, and nobody has it or wants it as far as we know."""
+        return self.device_reconstructed and not self.pods and not self.wanted
+
     def _is_mislabelled(self) -> bool:
         return self.is_there and any(spec.label != self.label for spec in self.wanted.values())
 

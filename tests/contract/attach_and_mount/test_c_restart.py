@@ -6,6 +6,7 @@ Nodes that are killed are in test_c_crashes.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 
 from tests.contract.attach_and_mount.grounds import node_world
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, NODE, NodeWorld, there, unique, write
-from volplane.api.core import Node, Pod
+from tests.node.nodeworld import DRIVER, NODE, NodeWorld, settled, there, unique, write
+from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.client.client import Client
 from volplane.client.https import Https
 from volplane.csi.outcome import CallError, Code
+from volplane.host import mounts
 from volplane.node.runner import run
 from volplane.node.settings import NodeSettings
 from volplane.web import Http
@@ -56,6 +58,30 @@ async def test_logs_of_a_pod_that_is_gone_go_even_if_nothing_else_is_left_of_it(
         await until(cleared)
         await here.until_ready()
         assert there(mine)
+
+
+async def test_a_staged_volume_is_not_unstaged_before_its_pod_has_said_that_it_wants_it() -> None:
+    async with node_world() as here:
+        pod = await running(here)
+        await here.stop(drain=False)
+        mounts.unmount(here.paths.real(here.paths.csi_target(pod.uid, "pv-data")))  # as if not published yet
+        await asyncio.to_thread(shutil.rmtree, here.paths.real(here.paths.volumes(pod.uid)))
+        here.disks.calls.clear()
+        client, go_on = here.api.loner("kubelet"), asyncio.Event()
+        get = client.transport.get
+
+        async def slowly(type: Any, *rest: Any, **options: Any) -> Any:
+            if type is PersistentVolumeClaim:
+                await go_on.wait()
+            return await get(type, *rest, **options)
+
+        client.transport.get = slowly  # type: ignore[method-assign]
+        await here.start(client)
+        await settled(0.3)
+        assert here.disks.counted() == {}
+        go_on.set()
+        await here.until_ready()
+        assert [name for name, _ in here.disks.calls] == ["stage", "publish"]
 
 
 async def test_final_error_on_a_reconstructed_entry_stays_uncertain_and_is_undone() -> None:

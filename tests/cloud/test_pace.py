@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ from volplane.store.memory import MemoryStore
 
 ZONE = "us-east-1a"
 GIVEN = {"Size": "1", "AvailabilityZone": ZONE, "VolumeType": "gp3"}
-
-
-@pytest.fixture(autouse=True)
-def _real_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signatures carry the machine's time, also where time is virtual."""
-    monkeypatch.setattr("volplane.cloud.app._now", lambda: datetime.now(UTC))
 
 
 @asynccontextmanager

@@ -324,7 +324,7 @@ async def test_a_second_delete_shortens_the_grace() -> None:
 async def test_a_deadline_ends_a_pod() -> None:
     async with node_world() as here:
         await here.start()
-        await here.pod(activeDeadlineSeconds=1)
+        await here.pod(activeDeadlineSeconds=5)  # long enough to be seen ready, on a busy machine, too
         await here.until_ready()
         await here.until_phase("Failed")
         pod = await here.client.get(Pod, "app", "default")

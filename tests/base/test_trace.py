@@ -39,6 +39,13 @@ def test_a_failure_may_name_a_file_that_has_no_proper_name() -> None:
     assert trace.spans("pod/")[0].error == "OSError: odd \\udcff"
 
 
+def test_a_mount_may_have_no_proper_name() -> None:
+    with trace.span("host", "mount", "/odd-\udcff", at="\udcfe"):
+        pass
+    (found,) = trace.spans("/odd-")
+    assert (found.subject, found.attrs) == ("/odd-\\udcff", {"at": "\\udcfe"})
+
+
 def test_the_ring_is_bounded() -> None:
     for number in range(trace.CAPACITY + 10):
         trace.mark("c", "s", f"pv/{number}")

@@ -54,8 +54,8 @@ class span:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         end = time.monotonic_ns()
-        text = "" if error is None else _words(error)
-        _ring.append(_pack((self.component, self.step, self.subject, self.start, end, self.attrs, text)))
+        text = "" if error is None else f"{type(error).__name__}: {error}"
+        _keep(self.component, self.step, self.subject, self.start, end, self.attrs, text)
 
     async def __aenter__(self) -> span:
         return self.__enter__()
@@ -83,7 +83,7 @@ def timed(component: str, step: str) -> Callable[[Callable[P, T]], Callable[P, T
 def mark(component: str, step: str, subject: str, **attrs: object) -> None:
     """A step without a length."""
     now = time.monotonic_ns()
-    _ring.append(_pack((component, step, subject, now, now, attrs)))
+    _keep(component, step, subject, now, now, attrs)
 
 
 def spans(subject_prefix: str = "") -> list[Span]:
@@ -91,9 +91,20 @@ def spans(subject_prefix: str = "") -> list[Span]:
     return sorted((s for s in kept if s.subject.startswith(subject_prefix)), key=lambda s: s.start)
 
 
-def _words(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"
-    return text.encode(errors="backslashreplace").decode()  # a file's name may hold bytes that are no text
+def _keep(*span: object) -> None:
+    try:
+        packed = _pack(span)
+    except UnicodeEncodeError:  # the name of a file may hold bytes that are no text
+        packed = _pack(_readable(span))
+    _ring.append(packed)
+
+
+def _readable(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {key: _readable(of) for key, of in value.items()}
+    return [_readable(part) for part in value] if isinstance(value, tuple) else value
 
 
 def clear() -> None:

@@ -12,7 +12,6 @@ import itertools
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Rule, Tap, Twice, tapped
 from volplane.host import Host
 from volplane.host.mounts import read_table, unmount
-from volplane.testing.leftovers import RELEASE_PAUSE, RELEASES, Leftovers, release
+from volplane.testing.leftovers import Leftovers, release
 from volplane.testing.things import DATA, DEVICE, NAMESPACE, PATIENCE, Claim, RunningPod, Snapshot
 from volplane.testing.waiting import until
 
@@ -280,15 +279,7 @@ class Handle:
                 self._await_none(kind)
         except TooLate as late:
             return [str(late)]
-        return self._left_behind()
-
-    def _left_behind(self) -> list[str]:
-        """What a container had open is free a moment after its last process has ended."""
-        for _ in range(RELEASES):
-            if not (left := sorted(set(self.left()) - self._before)):
-                break
-            time.sleep(RELEASE_PAUSE)
-        return left
+        return self.run(self._leftovers.since(self._before))
 
     def _await_none(self, kind: type[Resource]) -> None:
         cache = self.client.cache(kind)

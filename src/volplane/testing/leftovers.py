@@ -78,6 +78,15 @@ class Leftovers:
             *(f"snapshot {id}, which only the driver knows" for id in snapshots),
         ]
 
+    async def since(self, before: set[str]) -> list[str]:
+        """What was not there before, when a container's last process has had a moment to let go of it."""
+        left: list[str] = []
+        for _ in range(RELEASES):
+            if not (left := sorted(set(await self.found()) - before)):
+                break
+            await asyncio.sleep(RELEASE_PAUSE)
+        return left
+
     async def _listed(self, place: str) -> asking.Listed:
         """What a driver of the user's has, if it lists it, and no object of the cluster is for."""
         facts = self._cluster.learned.facts

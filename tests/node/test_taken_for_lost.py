@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +11,7 @@ from tests.loops.inprocess import until
 from tests.node.nodeworld import DRIVER, NODE, NodeWorld, node_world, unique
 from volplane.api.core import Node, Pod
 from volplane.api.storage import CSINode
+from volplane.client.client import Client
 from volplane.node.settings import NodeSettings
 from volplane.node.status import NodeObject
 
@@ -123,6 +124,50 @@ async def test_volumes_in_use_can_be_said_while_the_node_is_deleted() -> None:
                 return found is not None and found.status.volumes_in_use == ("a-volume",)
 
             await until(said)
+        finally:
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
+            await client.close()
+
+
+class Slow:
+    """A client whose patches wait at the door."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self.door, self.asked = client, asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def patch(self, *arguments: Any, **options: Any) -> Any:
+        self.asked.set()
+        await self.door.wait()
+        return await self._client.patch(*arguments, **options)
+
+
+async def test_a_node_that_stops_waits_for_its_last_volume_to_have_left() -> None:
+    """Cut off, the write would leave the volume in use by a node that is not there, and never detached."""
+    async with node_world() as here:
+        client = here.api.loner("kubelet")
+        node = NodeObject(client, NodeSettings(hostname_override=NODE), NODE)
+        held = ["a-volume"]
+        node.in_use = lambda: list(held)
+        await node.register()
+        await node.cache.synced()
+        slow = Slow(client)
+        node.client = cast("Client", slow)
+        life = asyncio.create_task(node.run())
+        try:
+            held.clear()
+            node.report()
+            await slow.asked.wait()
+            last = asyncio.create_task(node.written())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not last.done(), "the API server has not heard of it"
+            slow.door.set()
+            await asyncio.wait_for(last, 10)
+            assert (await here.client.get(Node, NODE)).status.volumes_in_use == ()
         finally:
             life.cancel()
             await asyncio.gather(life, return_exceptions=True)

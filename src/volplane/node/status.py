@@ -2,7 +2,9 @@
 
 `volumesInUse` is one half of the hand-shake with the attach/detach controller, so it is written the moment it
 changes, by one writer, newest state only: while a patch is on its way, further changes gather into the next
-one. What the API server has acknowledged is `reported`, and nothing is staged before its name is in there.
+one. What the API server has acknowledged is `reported`, and nothing is staged before its name is in there; a
+name that leaves is gone from it before the API server hears of that. A stop waits for `_known`, which is what
+the last answer said to the letter.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class NodeObject:
         self._changed = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
-        self._written = 0  # the revision of the Node with our last volumesInUse
+        self._known: frozenset[str] = frozenset()  # our last volumesInUse that was acknowledged
+        self._written = 0  # the revision of the Node with them
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -86,7 +89,7 @@ class NodeObject:
         """Create the Node, or bring the one that is there up to date."""
         made = await self._until_reached(self._create)
         self.uid = made.uid
-        self.reported, self._written = frozenset(made.status.volumes_in_use), made.revision
+        self._acknowledge(frozenset(made.status.volumes_in_use), made.revision)
         await self._until_reached(self._write_status)
         self.report()
 
@@ -241,7 +244,7 @@ class NodeObject:
             self._changed.clear()
             if self.in_use is None:  # until the disk has been read, what an earlier life wrote still holds
                 continue
-            if frozenset(self.in_use()) != self.reported or self._is_contradicted(self.cache.get(self.name)):
+            if self._is_behind(self.in_use):
                 try:
                     await self._until_reached(lambda: self._write_volumes(self.in_use))
                 except NotFound:
@@ -256,13 +259,22 @@ class NodeObject:
         self.reported &= frozenset(names)
         written = await self.client.patch(Node, self.name, strategic=patch, subresource="status")
         news = frozenset(names) - self.reported
-        self.reported, self._written = frozenset(names), written.revision
-        self._acknowledged.set()
+        self._acknowledge(frozenset(names), written.revision)
         self.on_reported(news)
 
+    def _acknowledge(self, names: frozenset[str], revision: int) -> None:
+        self.reported = self._known = names
+        self._written = revision
+        self._acknowledged.set()
+
+    def _is_behind(self, in_use: Callable[[], list[str]]) -> bool:
+        """The API server may not know the volumes in use as they are now."""
+        now = frozenset(in_use())
+        return now != self.reported or now != self._known or self._is_contradicted(self.cache.get(self.name))
+
     async def written(self) -> None:
-        """Until the API server knows the volumes in use as they are now."""
-        while self.in_use is not None and frozenset(self.in_use()) != self.reported:
+        """Until the API server knows the volumes in use as they are now, a write on its way included."""
+        while self.in_use is not None and self._is_behind(self.in_use):
             self.report()
             self._acknowledged.clear()
             await self._acknowledged.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import threading
 from pathlib import Path
@@ -69,6 +70,27 @@ class Writer(threading.Thread):
                 os.fsync(file)
         for file in files:
             os.close(file)
+
+
+class Pounding(threading.Thread):
+    """Writes large pieces past the page cache. Several together keep the device's queue filled: it does not
+    stand still for a moment in which none of them is given a processor.
+    """
+
+    SIZE = 4 << 20
+
+    def __init__(self, device: str, place: int) -> None:
+        super().__init__()
+        self.device, self.place = device, place
+        self.stop, self.begun = threading.Event(), False
+
+    def run(self) -> None:
+        file = os.open(self.device, os.O_RDWR | os.O_DIRECT)
+        piece = mmap.mmap(-1, self.SIZE)  # O_DIRECT wants it aligned
+        while not self.stop.is_set():
+            os.pwrite(file, piece, self.place * self.SIZE)
+            self.begun = True
+        os.close(file)
 
 
 async def test_a_group_shows_its_volumes_at_one_moment(tmp_path: Path) -> None:
@@ -170,21 +192,19 @@ async def test_raw_devices_that_do_not_stand_still_are_refused(tmp_path: Path) -
         one, two = await w.create("one"), await w.create("two")
         device = w.paths["i-1"].real((await w.publish(one, "i-1", BLOCK))["devicePath"])
         await w.publish(two, "i-1", BLOCK)
-        stop = threading.Event()
-
-        def write() -> None:
-            file = os.open(device, os.O_RDWR | os.O_DSYNC)
-            while not stop.is_set():
-                os.pwrite(file, os.urandom(4096), 0)
-            os.close(file)
-
-        writer = threading.Thread(target=write)
-        writer.start()
+        writers = [Pounding(device, place) for place in range(8)]
         try:
+            for writer in writers:
+                writer.start()
+            async with asyncio.timeout(60):
+                while not all(writer.begun for writer in writers):  # noqa: ASYNC110  another thread says so
+                    await asyncio.sleep(0.01)
             text = await refused(Code.FAILED_PRECONDITION, group(w, one, two))
         finally:
-            stop.set()
-            await asyncio.to_thread(writer.join)
+            for writer in writers:
+                writer.stop.set()
+            for writer in writers:
+                await asyncio.to_thread(writer.join)
         assert "written to all the time" in text
         taken = await group(w, one, two)  # nothing of the refused one is left in the way
         assert taken.ready_to_use

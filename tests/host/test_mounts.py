@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def test_the_table_finds_a_device_by_number() -> None:
 def test_the_table_finds_other_mounts_of_the_same_directory() -> None:
     assert TABLE.siblings("/srv/with blank") == ["/srv/pod"]
     assert TABLE.siblings("/nowhere") == []
+
+
+def test_the_table_tells_a_directory_on_its_own_place_from_a_disk() -> None:
+    table = MountTable.parse(
+        "22 1 254:0 / / rw - ext4 /dev/vda rw\n"
+        "30 22 7:0 /@ /srv rw - btrfs /dev/loop0 rw\n"
+        "31 30 7:0 /@/own /srv/own rw shared:5 - btrfs /dev/loop0 rw\n"
+        "32 31 7:0 /@/own /srv/own rw shared:5 - btrfs /dev/loop0 rw\n"
+        "33 30 7:0 /@/other /srv/bound rw - btrfs /dev/loop0 rw\n"
+        "34 22 0:55 / /tmp rw - tmpfs none rw\n"
+    )
+    assert [p for p in ("/srv", "/srv/own", "/srv/bound", "/tmp", "/", "/none") if table.is_on_itself(p)] == [
+        "/srv/own"
+    ]
 
 
 def test_the_table_tells_propagation_and_read_only() -> None:
@@ -131,6 +146,7 @@ async def test_mounts_below_a_shared_directory_appear_in_its_copies(host: Host, 
         directory.mkdir()
     await host.make_shared(str(root))
     await host.make_shared(str(root))  # again changes nothing
+    assert (await host.mounts()).is_on_itself(str(root))
     assert len([e for e in await host.mounts() if e.target == str(root)]) == 1
     await host.bind(str(root), str(copy))
     await host.mount("none", str(copy / "inner"), "tmpfs")
@@ -153,6 +169,15 @@ async def test_a_link_to_a_mount_is_no_mount(host: Host, room: Path) -> None:
 async def test_a_command_gives_its_output_and_its_code(host: Host) -> None:
     completed = await host.run(["sh", "-c", "cat; echo oops >&2; exit 3"], input=b"given ", check=False)
     assert (completed.code, completed.stdout, completed.stderr) == (3, b"given ", b"oops\n")
+
+
+@pytest.mark.parametrize(("held", "code"), [((), -signal.SIGTERM), ((signal.SIGTERM,), 7)])
+async def test_a_signal_that_is_held_does_not_end_a_program_that_starts(
+    host: Host, held: tuple[int, ...], code: int
+) -> None:
+    process = await host.spawn(["sh", "-c", "kill -TERM $$; exit 7"], held=held)
+    assert await process.wait() == code
+    assert await host.call(signal.pthread_sigmask, signal.SIG_BLOCK, ()) == set()
 
 
 async def test_a_missing_command_is_said_to_be_missing(host: Host) -> None:

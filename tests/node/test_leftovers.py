@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until
-from tests.node.nodeworld import DRIVER, Disks, NodeWorld, node_world, read, there, unique, write
+from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld, node_world, read, there, unique, write
 from volplane.host import NodePaths
+from volplane.node.runner import NodeRole
+from volplane.node.settings import NodeSettings
 from volplane.sdk import Driver
 
 pytestmark = pytest.mark.root
@@ -160,3 +162,23 @@ async def test_a_node_whose_directory_is_reached_by_a_link_deletes_nothing_in_a_
         await here.until_phase("gone")
         await until_clean(here)
         assert found == ["kept"]
+
+
+async def test_a_node_that_is_stopped_before_it_began_takes_down_the_root_of_an_earlier_life() -> None:
+    async with node_world() as here:
+        os.makedirs(here.paths.root, exist_ok=True)
+        await here.host.make_shared(here.paths.root)
+        client = here.api.loner("kubelet")
+        settings = NodeSettings(hostname_override=NODE, root_dir=here.paths.root)
+        await NodeRole(settings, client, here.host, here.images).stop(drain=True)
+        await client.close()
+        assert not await here.host.is_mount(here.paths.root)
+
+
+async def test_a_root_that_is_a_disk_of_the_machines_own_stays_mounted() -> None:
+    async with node_world() as here:
+        os.makedirs(here.paths.root, exist_ok=True)
+        await here.host.mount("none", here.paths.root, "tmpfs")
+        await here.start()
+        await here.stop()
+        assert await here.host.is_mount(here.paths.root)

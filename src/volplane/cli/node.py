@@ -50,7 +50,8 @@ def command(
     async def work(stop: asyncio.Event) -> None:
         if bootstrap_kubeconfig:
             await until(stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, pki_of(settings)))
-        if not stop.is_set():
+        # Whoever is a node may have to take down what an earlier life has left, however early it is stopped.
+        if not bootstrap_kubeconfig or _has_joined(kubeconfig):
             await _serve(
                 settings, kubeconfig, cover, latency, _programs(mapped, programs_file), shared_dir, stop
             )
@@ -68,6 +69,10 @@ def _programs(mapped: tuple[str, ...], file: str) -> Programs:
 
 def name_of(settings: NodeSettings) -> str:
     return settings.hostname_override or os.uname().nodename.lower()
+
+
+def _has_joined(kubeconfig: str) -> bool:
+    return os.path.exists(kubeconfig)
 
 
 async def _join(name: str, bootstrap: str, kubeconfig: str, directory: str) -> None:

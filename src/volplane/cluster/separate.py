@@ -45,6 +45,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between two starts of a role that keep
 WORTH = 10  # times its last pause that a role lived: it does not keep dying
 LIFELINE = "VOLPLANE_LIFELINE"
 WAITS = "VOLPLANE_WAITS"  # where a role tells what it waits for
+# A role may be told to stop before it can hear it: that waits until it can, because it may have to take down
+# what an earlier life has left.
+HELD = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 30.0
 GIVE_UP = 5.0  # seconds in which a role that is wanted for the start may end again and again
 
@@ -287,7 +290,7 @@ class Separate:
             env = self._environment(role, again=again)
             again = True
             process = await self.host.spawn(
-                argv, fds=[self._lifeline[0]], log=str(self.runs.log(role)), env=env
+                argv, fds=[self._lifeline[0]], log=str(self.runs.log(role)), env=env, held=HELD
             )
             self._processes[role] = process
             self.runs.write(role, process.pid)

@@ -7,7 +7,7 @@ a mount or a mkfs under way is left to finish: half of one is worse than all of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
@@ -172,5 +172,6 @@ class Host:
         fds: Sequence[int] = (),
         log: str = "/dev/null",
         env: Mapping[str, str] | None = None,
+        held: Collection[int] = (),
     ) -> Process:
-        return await self.call(processes.spawn, argv, fds=fds, log=log, env=env)
+        return await self.call(processes.spawn, argv, fds=fds, log=log, env=env, held=held)

@@ -114,6 +114,15 @@ class MountTable:
         entries = self.mentioning(f" {_escaped(path)}")
         return [e for e in entries if e.target == path or e.target.startswith(below)][::-1]
 
+    def is_on_itself(self, path: str) -> bool:
+        """Whether the directory is mounted onto its own place, which makes it a mount and changes nothing."""
+        top = self.at(path)
+        around = next((e for e in self if top is not None and e.id == top.parent), None)
+        if top is None or around is None or top.device != around.device:
+            return False
+        inside = os.path.relpath(top.target, around.target)
+        return top.root == os.path.normpath(os.path.join(around.root, inside))
+
     def references(self, device: str) -> list[MountEntry]:
         """Mounts of a block device, given by its path (links are followed) or by its `major:minor`."""
         if device.startswith("/"):

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -115,10 +115,15 @@ def spawn(
     fds: Sequence[int] = (),
     log: str = os.devnull,
     env: Mapping[str, str] | None = None,
+    held: Collection[int] = (),
 ) -> Process:
-    """Start in a session of its own with nothing of ours open but `fds`; blocking."""
+    """Start in a session of its own with nothing of ours open but `fds`; blocking.
+
+    Signals that are `held` wait until the program lets them in: one that comes while it starts is not lost.
+    """
     bare = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # of this thread, and the child inherits it
     try:
         return Process(
             subprocess.Popen(
@@ -135,6 +140,7 @@ def spawn(
     except FileNotFoundError:
         raise CommandMissing(argv) from None
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(descriptor)
 
 

@@ -128,7 +128,6 @@ class NodeRole:
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
-        self._shared_root = False
         self.taken_over = asyncio.Event()
 
     # --- start
@@ -238,10 +237,8 @@ class NodeRole:
         table = await self.host.mounts()
         around = [e for e in table if _is_inside(self.paths.root, e.target)]
         above = max(reversed(around), key=lambda e: len(e.target))  # the mount that the root lies in
-        self._shared_root = above.target == self.paths.root
         if not above.shared:
-            await self.host.make_shared(self.paths.root)
-            self._shared_root = True
+            await finished(self.host.make_shared(self.paths.root))
 
     async def _join(self) -> None:
         """The Node and its CSINode are there before anybody is told that we are ready."""
@@ -313,10 +310,10 @@ class NodeRole:
         ]
 
     async def has_remains(self) -> bool:
-        """Whether pods or mounts are here; a container never outlives the directory of its pod."""
-        mounts = (await self.host.mounts()).under(self.paths.root)
-        return any(e.target != self.paths.root for e in mounts) or _has_entries(
-            self.paths.real(self.paths.pods)
+        """Whether mounts, pods or containers are here."""
+        mounts, real = (await self.host.mounts()).under(self.paths.root), self.paths.real
+        return any(e.target != self.paths.root for e in mounts) or any(
+            _has_directories(real(place)) for place in (self.paths.pods, self.paths.containers)
         )
 
     # --- stop
@@ -374,12 +371,11 @@ class NodeRole:
             self._failed.cancel()
 
     async def _unshare_root(self) -> None:
-        if not self._shared_root:
-            return
-        below = (await self.host.mounts()).under(self.paths.root)
-        if all(e.target == self.paths.root for e in below):
+        """Also when an earlier life has shared it: this one may be stopped before it comes to that."""
+        table, root = await self.host.mounts(), self.paths.root
+        if table.is_on_itself(root) and all(e.target == root for e in table.under(root)):
             # A driver's socket may still be open in it; nothing is mounted below, so nothing is hidden.
-            await self.host.unmount(self.paths.root, detach=True)
+            await self.host.unmount(root, detach=True)
 
 
 def _make_directories(root: str, inside: list[str]) -> None:
@@ -388,9 +384,10 @@ def _make_directories(root: str, inside: list[str]) -> None:
         os.makedirs(path, mode=0o755, exist_ok=True)
 
 
-def _has_entries(directory: str) -> bool:
+def _has_directories(place: str) -> bool:
     try:
-        return bool(os.listdir(directory))
+        with os.scandir(place) as entries:
+            return any(entry.is_dir(follow_symlinks=False) for entry in entries)
     except FileNotFoundError:
         return False
 

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from hypothesis.internal.conjecture import providers
 
-from tests.support import machine, peers, second_look, withheld
+from tests.support import at_once, machine, peers, second_look, withheld
 from volplane.base.virtual import VirtualLoop
 
 # The same examples in every run: a change is judged by what it changes. `VOLPLANE_EXPLORE=1` looks further.
@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         PLACE = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="vpt-")
         config.option.basetemp = f"{PLACE}/pytest"
     second_look.pytest_configure(config)
+    at_once.pytest_configure(config)
 
 
 def runs_tests(config: pytest.Config) -> bool:

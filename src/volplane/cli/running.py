@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from typing import Any
 
 import uvloop
 
@@ -19,7 +21,10 @@ from volplane.loops import waits
 from volplane.store import InUse
 from volplane.web import PortInUse
 
+logger = logging.getLogger(__name__)
+
 STOPS = (signal.SIGINT, signal.SIGTERM)
+CLOSED = "the handler is closed"  # uvloop's word for a connection that both ends have closed
 
 
 def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
@@ -53,9 +58,21 @@ def in_words(error: BaseException) -> str:
     return ""
 
 
+def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """As every loop does, but for the last word of TLS on a connection that the other end closes at the same
+    moment: uvloop calls that fatal, and nobody has lost anything.
+    """
+    error = context.get("exception")
+    if isinstance(error, RuntimeError) and CLOSED in str(error):
+        logger.debug("%s: %s", context.get("message", ""), error)
+    else:
+        loop.default_exception_handler(context)
+
+
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(complain)
 
     def asked() -> None:
         if stop.is_set():

@@ -10,7 +10,7 @@ from volplane.api.apps import DaemonSet, Deployment, StatefulSet
 from volplane.api.core import Container, PodSpec, Secret
 from volplane.api.meta import ObjectMeta, Resource
 from volplane.api.snapshot import VolumeSnapshotClass
-from volplane.api.storage import CSIDriver, StorageClass
+from volplane.api.storage import CSIDriver, CSIDriverSpec, StorageClass
 from volplane.cluster import guest
 from volplane.cluster.guest import BadGuest, Command, Facts, Guest, Shape
 
@@ -140,6 +140,25 @@ def test_a_capability_calls_for_its_sidecar(capabilities: tuple[str, ...], expec
     made = guest.manifests(brought(), facts(*capabilities))
     assert set(containers(made, Deployment)) == {"driver", "liveness-probe", *expected}
     assert set(containers(made, DaemonSet)) == {"driver", "node-driver-registrar", "liveness-probe"}
+
+
+@pytest.mark.parametrize(
+    ("said", "told", "kind", "flags"),
+    [
+        (None, facts("CREATE_DELETE_VOLUME"), Deployment, ["--timeout=60s"]),
+        (True, facts("CREATE_DELETE_VOLUME"), Deployment, ["--timeout=60s"]),
+        (False, facts("CREATE_DELETE_VOLUME"), Deployment, None),
+        (None, local("CREATE_DELETE_VOLUME"), DaemonSet, ["--timeout=60s", "--leader-election"]),
+    ],
+)
+def test_who_says_that_volumes_are_attached_has_somebody_who_notes_it(
+    said: bool | None, told: Facts, kind: type[Deployment | DaemonSet], flags: list[str] | None
+) -> None:
+    own = CSIDriver(ObjectMeta(name=NAME), CSIDriverSpec(attach_required=said))
+    found = containers(guest.manifests(brought(driver=own), told), kind).get("csi-attacher")
+    assert (found is None) is (flags is None)
+    if found is not None and flags is not None:
+        assert [flag for flag in found.args if not flag.startswith("--csi-address")] == flags
 
 
 def test_a_driver_without_a_controller_has_only_its_nodes() -> None:

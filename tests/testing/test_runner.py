@@ -32,7 +32,7 @@ class Idle:
         self.promises = Promises(controller={"CREATE_DELETE_VOLUME"})
         self.tap, self.random = tap.Tap(), Random(0)
         self.problems, self.cleaned, self.revived = problems or [], 0, 0
-        self.repeated = 0
+        self.repeated, self.waiting = 0, ""
         self.secrets = {"key": "sesame", "pin": "12"}
 
     async def clean(self) -> list[str]:
@@ -41,6 +41,9 @@ class Idle:
 
     async def revive(self) -> None:
         self.revived += 1
+
+    async def waited(self) -> str:
+        return self.waiting
 
     def marks(self) -> dict[str, int]:
         return {}

@@ -23,9 +23,9 @@ NAMESPACE = "default"
 async def clear(world: Whole) -> None:
     """Until it is gone; ends with the case's own time."""
     volumes = _volumes(world)
-    for kind in (Pod, VolumeGroupSnapshot, VolumeSnapshot, PersistentVolumeClaim):
-        for name in sorted(world.made_of(kind)):
-            await world.delete(kind, name)
+    await _delete(world, Pod, VolumeGroupSnapshot, VolumeSnapshot)
+    await world.unused(volumes, lambda: _gone(world, Pod, "the case's pods are gone"))
+    await _delete(world, PersistentVolumeClaim)
     await _gone(world, Pod, "the case's pods are gone")
     await _gone(world, PersistentVolumeClaim, "its claims are gone")
     volumes |= _volumes(world)
@@ -36,6 +36,12 @@ async def clear(world: Whole) -> None:
     if snapshots := world.made_of(VolumeSnapshot):
         await snapshots_gone(world, snapshots)
     await world.detached(volumes)
+
+
+async def _delete(world: Whole, *kinds: type[Resource]) -> None:
+    for kind in kinds:
+        for name in sorted(world.made_of(kind)):
+            await world.delete(kind, name)
 
 
 async def _gone(world: Whole, kind: type[Resource], what: str) -> None:

@@ -71,6 +71,8 @@ class World(Protocol):
 
     async def revive(self) -> None: ...
 
+    async def waited(self) -> str: ...
+
     def marks(self) -> dict[str, int]: ...
 
     def logs(self, since: dict[str, int]) -> dict[str, str]: ...
@@ -126,7 +128,7 @@ async def _tried(world: World, case: Case, settings: Settings, result: Result, f
     except CallError as error:
         _fail(result, *_of_call(error, world.tap.since(first)))
     except TimeoutError:
-        waited = getattr(world, "waiting", "")
+        waited = await world.waited()
         _fail(result, _unanswered(settings.timeout, world.tap.since(first), waited))
         await world.revive()
     except CannotStart as error:

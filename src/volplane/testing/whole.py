@@ -34,6 +34,7 @@ from volplane.host import Host, copies, mounts
 from volplane.testing import asking, clearing, killing, ledger, leftovers, saying, specs
 from volplane.testing.case import Broken, NotPromised
 from volplane.testing.clearing import NAMESPACE
+from volplane.testing.explaining import why
 from volplane.testing.ledger import Tally
 from volplane.testing.promises import Promises
 from volplane.testing.specs import classes
@@ -194,6 +195,11 @@ class Whole:
         await self.stuck.unless(until(self.client, kind, holds))
         self.waiting = ""
 
+    async def waited(self) -> str:
+        """For what a case has waited that is over now, and who is to be asked for it."""
+        reason = await why(self.client, self.made_of)
+        return f"{self.waiting} ({reason})" if reason and self.waiting else self.waiting
+
     def get_pod(self, name: str) -> Pod | None:
         found: Pod | None = self.client.cache(Pod).get(name, NAMESPACE)
         return found
@@ -243,6 +249,7 @@ class Whole:
     async def remove_claim(self, name: str) -> None:
         claim = self.client.cache(PersistentVolumeClaim).get(name, NAMESPACE)
         volume = claim.spec.volume_name if claim else ""
+        await self.unused({volume})
         await self.delete(PersistentVolumeClaim, name)
         gone = self.client.cache(PersistentVolumeClaim)
         await self.until(
@@ -253,6 +260,17 @@ class Whole:
             await self.until(
                 PersistentVolume, lambda: volumes.get(volume) is None, f"volume {volume} is gone"
             )
+
+    async def unused(
+        self, volumes: Collection[str], first: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Before claims are deleted: of a driver that attaches nothing Kubernetes deletes a volume although
+        an attachment is noted for it, and a node may still have it staged.
+        """
+        if "PUBLISH_UNPUBLISH_VOLUME" not in self.promises.controller:
+            if first is not None:
+                await first()
+            await self.detached(volumes)
 
     async def detached(self, volumes: Collection[str] | None = None) -> None:
         """These volumes, or all."""

@@ -53,7 +53,9 @@ def manifests(
         _thing("v1", "Namespace", namespace),
         _thing("v1", "ServiceAccount", "driver", namespace),
     ]
-    things += [_binding(namespace, role) for role in sorted({*_sidecars(facts, where)} - {"registrar"})]
+    things += [
+        _binding(namespace, role) for role in sorted({*_sidecars(guest, facts, where)} - {"registrar"})
+    ]
     made = [typed(thing) for thing in things]
     made += [_in(namespace, secret) for secret in guest.secrets]
     made.append(guest.driver or typed(_driver(facts)))
@@ -152,7 +154,7 @@ def _class(facts: Facts, where: Shape, *, default: bool, node: str) -> Thing:
 # --- the pods
 
 
-def _sidecars(facts: Facts, where: Shape) -> dict[str, list[str]]:
+def _sidecars(guest: Guest, facts: Facts, where: Shape) -> dict[str, list[str]]:
     """The sidecars that the driver's capabilities call for, with their flags."""
     each = where is Shape.PER_NODE
     made: dict[str, list[str]] = {}
@@ -163,8 +165,10 @@ def _sidecars(facts: Facts, where: Shape) -> dict[str, list[str]]:
         if _publishes_capacity(facts):
             level = 2 if where is Shape.CENTRAL else 1
             made["provisioner"] += ["--enable-capacity", f"--capacity-ownerref-level={level}"]
-    if facts.attaches:
-        made["attacher"] = ["--timeout=60s"]
+    # Who says that volumes are attached and attaches none still needs somebody who notes it. Such a one asks
+    # nobody either.
+    if facts.attaches or _notes_attachments(guest):
+        made["attacher"] = ["--timeout=60s", *(["--leader-election"] if each else [])]
     # A resizer asks one controller for all volumes: it cannot look after those of its node alone. Where nodes
     # grow them by themselves it asks nobody, and any one of them may lead.
     if facts.expands_on_nodes or ((facts.expands or facts.modifies) and not each):
@@ -174,6 +178,10 @@ def _sidecars(facts: Facts, where: Shape) -> dict[str, list[str]]:
         if facts.groups:
             made["snapshotter"].append("--feature-gates=CSIVolumeGroupSnapshot=true")
     return made
+
+
+def _notes_attachments(guest: Guest) -> bool:
+    return guest.driver is not None and guest.driver.spec.attach_required is not False
 
 
 class _Layout:
@@ -203,7 +211,7 @@ class _Layout:
 
     def _every_node(self, *, sidecars: bool) -> Thing:
         assert self.guest.node is not None
-        everything = frozenset(_sidecars(self.facts, self.where))
+        everything = frozenset(_sidecars(self.guest, self.facts, self.where))
         beside = self._beside(everything if sidecars else everything - self._central())
         mode = "all" if sidecars else "node"
         containers = [self._driver(self.guest.node, mode), self._registrar(), *beside, self._liveness()]
@@ -212,7 +220,11 @@ class _Layout:
 
     def _one_node(self) -> Thing:
         assert self.guest.node is not None
-        beside = [self._registrar(), *self._beside(_sidecars(self.facts, self.where)), self._liveness()]
+        beside = [
+            self._registrar(),
+            *self._beside(_sidecars(self.guest, self.facts, self.where)),
+            self._liveness(),
+        ]
         containers = [self._driver(self.guest.node, "all"), *beside]
         spec = self._pod(containers, self.guest.node, self._plugin())
         spec["nodeSelector"] = {"kubernetes.io/hostname": self.node}
@@ -292,10 +304,10 @@ class _Layout:
     def _central(self) -> frozenset[str]:
         """Those that ask the controller. That its nodes grow volumes only the node service can tell."""
         apart = self.facts.expands_on_nodes and not self.guest.together
-        return frozenset(_sidecars(self.facts, self.where)) - ({"resizer"} if apart else set())
+        return frozenset(_sidecars(self.guest, self.facts, self.where)) - ({"resizer"} if apart else set())
 
     def _beside(self, wanted: Collection[str]) -> list[Thing]:
-        found = {n: f for n, f in _sidecars(self.facts, self.where).items() if n in wanted}
+        found = {n: f for n, f in _sidecars(self.guest, self.facts, self.where).items() if n in wanted}
         return [self._sidecar(f"csi-{n}", f"volplane/csi-{n}", n, flags) for n, flags in found.items()]
 
     def _sidecar(self, name: str, image: str, role: str, flags: list[str]) -> Thing:

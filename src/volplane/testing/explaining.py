@@ -1,0 +1,43 @@
+"""Why something does not come in a cluster under test, in the words of `volplane explain`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from volplane.api.core import PersistentVolumeClaim, Pod
+from volplane.api.errors import APIError
+from volplane.api.meta import Resource
+from volplane.api.snapshot import VolumeSnapshot
+from volplane.client.client import Client
+from volplane.client.still import Still
+from volplane.explain.answer import Answer, State
+from volplane.explain.asking import Subject, explain
+from volplane.explain.scene import Scene
+from volplane.testing.clearing import NAMESPACE
+
+PATIENCE = 10.0  # seconds; a report without a reason is better than none
+KINDS: tuple[type[Resource], ...] = (Pod, PersistentVolumeClaim, VolumeSnapshot)
+
+
+async def why(client: Client, made_of: Callable[[type[Resource]], Collection[str]]) -> str:
+    """Of what a case has made, the first that waits, and for what; "" when nothing does."""
+    still = Still(client.transport, namespace=NAMESPACE)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            for kind in KINDS:
+                for name in sorted(made_of(kind)):
+                    obj = await client.find(kind, name, NAMESPACE)
+                    answer = obj and await explain(Scene(still), Subject(kind, name, NAMESPACE), obj)
+                    if answer and answer.waits:
+                        return _said(answer)
+    except (APIError, TimeoutError):
+        pass  # the cluster itself is what hangs, and its calls are in the report
+    finally:
+        await still.close()
+    return ""
+
+
+def _said(answer: Answer) -> str:
+    details = [detail for step in answer.steps if step.state is State.WAITS for detail in step.details]
+    return "; ".join([f"{answer.subject} waits: {answer.answer}", *details, *answer.advice])

@@ -1,0 +1,39 @@
+"""What a case that was not done in time says of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.controllers.objects import claim
+from tests.loops.inprocess import world
+from tests.testing.test_runner import Idle
+from volplane.api.core import PersistentVolumeClaim
+from volplane.api.meta import Resource
+from volplane.testing import runner
+from volplane.testing.case import Case
+from volplane.testing.explaining import why
+from volplane.testing.runner import Result, Settings
+
+
+def made(kind: type[Resource]) -> set[str]:
+    return {"data", "gone"} if kind is PersistentVolumeClaim else set()
+
+
+async def test_the_reason_is_that_of_the_first_thing_that_waits() -> None:
+    async with world() as api:
+        assert await why(api.client, made) == ""
+        await api.client.create(claim("data", cls="missing"))
+        said = await why(api.client, made)
+        assert said.startswith("pvc/default/data waits: ")
+        assert 'storageclass.storage.k8s.io "missing" not found' in said
+
+
+async def test_a_case_that_is_not_done_in_time_says_what_the_world_waits_for() -> None:
+    async def wait(world: Idle) -> None:
+        await asyncio.Event().wait()
+
+    idle, results = Idle(), list[Result]()
+    idle.waiting = "pod a runs (pod/default/a waits: nobody attaches)"
+    case = Case("ours/waits", "Kubernetes", "Ends.", wait)
+    await runner.run(idle, [case], Settings(seed=1, timeout=0.05), results.append)
+    assert results[0].reason == "not within 0.05 s: pod a runs (pod/default/a waits: nobody attaches)"

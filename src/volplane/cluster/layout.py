@@ -71,6 +71,7 @@ class Layout:
         self.ready = self.directory / "ready"
         self.brought = self.directory / "brought.json"  # how drivers and manifests of others were brought
         self._memory = self.directory / "cluster.json"
+        self._marks: list[socket.socket] = []
         self.bridge = bridge_name(str(self.directory))
 
     def forget_waits(self) -> None:
@@ -144,15 +145,33 @@ class Layout:
         """
         held = self.remembered()
         members = [self.member(i, 1).name for i in range(1, nodes + 1)]
-        kubelets = {name: _still_free(held.kubelet_ports.get(name)) or free_port() for name in members}
+        kubelets = {name: self._port(_still_free(held.kubelet_ports.get(name))) for name in members}
         return Memory(
-            port=port or held.port or free_port(),
-            cloud_port=_still_free(held.cloud_port) or free_port(),
+            port=self._port(port or held.port, known=True),
+            cloud_port=self._port(_still_free(held.cloud_port)),
             kubelet_ports={**held.kubelet_ports, **kubelets},
             access_key=held.access_key or "AKIA" + secrets.token_hex(8).upper(),
             secret_key=held.secret_key or secrets.token_urlsafe(30),
             pod_range=self._pod_range(held.pod_range, nodes) if pods_apart else "",
         )
+
+    def _port(self, wanted: int, *, known: bool = False) -> int:
+        """That one, or a free one, marked as ours until `release`: it is some time until a server is on it,
+        and whoever starts beside us chooses, too. One that is `known` to others stays.
+        """
+        for port in itertools.chain([wanted] if wanted else [], (free_port() for _ in range(PORT_TRIES))):
+            mark = _marked(port)
+            if mark is not None:
+                self._marks.append(mark)
+            if mark is not None or (known and port == wanted):
+                return port
+        raise Unusable("this machine has no free port left")
+
+    def release(self) -> None:
+        """Let others have our ports."""
+        for mark in self._marks:
+            mark.close()
+        self._marks.clear()
 
     def _pod_range(self, held: str, nodes: int) -> str:
         """The last one if it is large enough and nobody else on this machine has it by now."""
@@ -189,6 +208,19 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         any_port: int = probe.getsockname()[1]
         return any_port
+
+
+def _marked(port: int) -> socket.socket | None:
+    """None if another cluster has it. Such names belong to the network's namespace, as ports do, and end with
+    their process.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0volplane-port-{port}")
+    except OSError:
+        mark.close()
+        return None
+    return mark
 
 
 def _given_out() -> range:

@@ -127,6 +127,7 @@ class Separate:
             self._stack.push_async_callback(self._discard)
         self._stack.callback(os.close, self.layout.hold())
         self.layout.forget_waits()
+        self._stack.callback(self.layout.release)
         self.memory = prepared(self.layout, self.settings)
         self.url = f"https://127.0.0.1:{self.memory.port}"
         self.authority = Authority(self.layout.directory / "pki")

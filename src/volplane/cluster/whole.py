@@ -124,6 +124,7 @@ class Cluster:
         store = await SqliteStore.open(self.layout.state, packed=apiserver.HARDLY_READ)
         self._stack.push_async_callback(store.close)
         self._stack.callback(self.layout.ready.unlink, missing_ok=True)
+        self._stack.callback(self.layout.release)
         self.memory = prepared(self.layout, self.settings)
         self.host = Host()
         self._stack.push_async_callback(self.host.close)

@@ -1,0 +1,46 @@
+"""Which ports a cluster takes, while others start beside it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from volplane.cluster import layout
+from volplane.cluster.layout import Layout
+
+
+def ports(made: layout.Memory) -> list[int]:
+    return [made.port, made.cloud_port, *made.kubelet_ports.values()]
+
+
+def test_clusters_that_start_at_the_same_time_choose_different_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = itertools.chain.from_iterable([number] * 3 for number in itertools.count(21_000))
+    monkeypatch.setattr(layout, "free_port", lambda: next(drawn))  # everybody draws the same, again and again
+    places = [Layout(tmp_path / name) for name in "abc"]
+    try:
+        one, other = (ports(place.prepared(nodes=2)) for place in places[:2])
+        assert len({*one, *other}) == 8
+        places[0].release()
+        monkeypatch.setattr(layout, "free_port", lambda: one[0])
+        assert places[2].prepared(port=1).cloud_port == one[0]
+    finally:
+        for place in places:
+            place.release()
+
+
+def test_a_port_that_people_know_stays_and_the_others_give_way(tmp_path: Path) -> None:
+    first, second = Layout(tmp_path / "a"), Layout(tmp_path / "a")
+    first.make()
+    try:
+        held = first.prepared(nodes=1)
+        first.remember(held)
+        again = second.prepared(nodes=1)
+        assert again.port == held.port
+        assert not {again.cloud_port, *again.kubelet_ports.values()} & set(ports(held))
+    finally:
+        first.release()
+        second.release()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.controllers.objects import claim
 from tests.loops.inprocess import world
 from tests.testing.test_runner import Idle
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.meta import Resource
-from volplane.testing import runner
+from volplane.testing import explaining, runner
 from volplane.testing.case import Case
 from volplane.testing.explaining import why
 from volplane.testing.runner import Result, Settings
@@ -26,6 +28,18 @@ async def test_the_reason_is_that_of_the_first_thing_that_waits() -> None:
         said = await why(api.client, made)
         assert said.startswith("pvc/default/data waits: ")
         assert 'storageclass.storage.k8s.io "missing" not found' in said
+
+
+async def test_a_reason_that_cannot_be_found_out_costs_nobody_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(*_: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(explaining, "explain", broken)
+    async with world() as api:
+        await api.client.create(claim("data", cls="missing"))
+        assert await why(api.client, made) == ""
 
 
 async def test_a_case_that_is_not_done_in_time_says_what_the_world_waits_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 
 from volplane.api.core import PersistentVolumeClaim, Pod
@@ -15,6 +16,8 @@ from volplane.explain.answer import Answer, State
 from volplane.explain.asking import Subject, explain
 from volplane.explain.scene import Scene
 from volplane.testing.clearing import NAMESPACE
+
+log = logging.getLogger(__name__)
 
 PATIENCE = 10.0  # seconds; a report without a reason is better than none
 KINDS: tuple[type[Resource], ...] = (Pod, PersistentVolumeClaim, VolumeSnapshot)
@@ -33,6 +36,8 @@ async def why(client: Client, made_of: Callable[[type[Resource]], Collection[str
                         return _said(answer)
     except (APIError, TimeoutError):
         pass  # the cluster itself is what hangs, and its calls are in the report
+    except Exception:  # a mistake of ours must not cost the report
+        log.exception("what the cluster waits for cannot be told")
     finally:
         await still.close()
     return ""

@@ -197,8 +197,8 @@ class Whole:
 
     async def waited(self) -> str:
         """For what a case has waited that is over now, and who is to be asked for it."""
-        reason = await why(self.client, self.made_of)
-        return f"{self.waiting} ({reason})" if reason and self.waiting else self.waiting
+        reason = await why(self.client, self.made_of) if self.waiting else ""
+        return f"{self.waiting} ({reason})" if reason else self.waiting
 
     def get_pod(self, name: str) -> Pod | None:
         found: Pod | None = self.client.cache(Pod).get(name, NAMESPACE)

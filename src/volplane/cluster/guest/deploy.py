@@ -155,7 +155,7 @@ def _class(facts: Facts, where: Shape, *, default: bool, node: str) -> Thing:
 
 
 def _sidecars(guest: Guest, facts: Facts, where: Shape) -> dict[str, list[str]]:
-    """The sidecars that the driver's capabilities call for, with their flags."""
+    """The sidecars that the driver's capabilities and its CSIDriver call for, with their flags."""
     each = where is Shape.PER_NODE
     made: dict[str, list[str]] = {}
     if facts.provisions:

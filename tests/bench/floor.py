@@ -57,9 +57,8 @@ _DOWN = ("NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"
 
 def _measure(directory: Path, place: tuple[str, str], times: int) -> list[dict[str, float]]:
     node = directory / "n" / "1"
-    sockets = sorted(directory.glob("n/*/pods/*/volumes/kubernetes.io~empty-dir/socket-dir/csi.sock"))
     with (
-        _calls(sockets[0]) as controller,
+        _calls(_controller(directory)) as controller,
         _calls(node / "plugins" / DRIVER / "csi.sock") as on_node,
     ):
         rounds = [
@@ -67,6 +66,15 @@ def _measure(directory: Path, place: tuple[str, str], times: int) -> list[dict[s
             for number in range(times + WARM_UP)
         ]
     return rounds[WARM_UP:]
+
+
+def _controller(directory: Path) -> Path:
+    """Other drivers have a controller with such a socket, too."""
+    for socket in directory.glob("n/*/pods/*/volumes/kubernetes.io~empty-dir/socket-dir/csi.sock"):
+        with _calls(socket) as call:
+            if call("GetPluginInfo", v1.GetPluginInfoRequest()).name == DRIVER:
+                return socket
+    raise RuntimeError(f"no controller of {DRIVER} below {directory}")
 
 
 Call = Callable[[str, Any], Any]

@@ -4,12 +4,13 @@ BIN    := $(VENV)/bin
 PYTHON ?= python3
 CACHE  ?= $(HOME)/.cache/volplane
 BESIDE ?= -n auto --maxprocesses=4 --dist=loadfile
+BASE   ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages peers demo test lint bench proto reference deploy lock clean
+.PHONY: help setup packages peers demo test lint bench bench-compare proto reference deploy lock clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: packages $(VENV)/.ready ## put everything into .venv
 
@@ -40,6 +41,9 @@ lint: setup ## ruff, mypy, import contracts
 
 bench: setup ## measure; prints one table and writes bench-<time>.json
 	$(BIN)/python -m tests.bench $(BENCH)
+
+bench-compare: setup ## measure this tree and BASE=<commit> in turns; prints the ratios (BENCH="--only a,b --rounds 3")
+	$(BIN)/python tools/bench_compare.py $(BASE) $(BENCH)
 
 proto: setup ## generate the Python of all *.proto files
 	$(BIN)/python -m volplane.csi.proto

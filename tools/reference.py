@@ -14,6 +14,7 @@ import click
 
 from volplane.apiserver.served import SERVED
 from volplane.cli import VERBS, volplane
+from volplane.cli.options import FlagOption
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
 
@@ -25,7 +26,8 @@ def page() -> str:
 def _head() -> Iterator[str]:
     yield "# Reference"
     yield ""
-    yield "From the code, by `make reference`. Durations are written `15s`, `1m30s`; a boolean alone is true."
+    yield "Generated from the code by `make reference`. Durations are typed `15s` or `1m30s`."
+    yield "A boolean flag alone means true."
     yield ""
 
 
@@ -51,10 +53,17 @@ def _flag(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Argument):
         return f"| `{(parameter.name or '').upper()}` | required | |"
     assert isinstance(parameter, click.Option)
-    default = "" if parameter.default in (None, False, "", ()) else f"`{parameter.default}`"
-    if "UNSET" in str(default):
-        default = ""
-    return f"| `{parameter.opts[0]}` | {default} | {parameter.help or ''} |"
+    return f"| `{max(parameter.opts, key=len)}` | {_default(parameter)} | {parameter.help or ''} |"
+
+
+def _default(option: click.Option) -> str:
+    """The default as the user types it, nothing where it is empty."""
+    if isinstance(option, FlagOption):
+        text = "" if option.default_text == "false" else option.default_text
+    else:
+        empty = option.default in (None, False, "", ()) or "UNSET" in str(option.default)
+        text = "" if empty else option.metavar or str(option.default)
+    return f"`{text}`" if text else ""
 
 
 def _kinds() -> Iterator[str]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec import Struct
 
-from volplane.base.settings import BadFlag, flags, parse
+from volplane.base.settings import BadFlag, Duration, flags, parse
 
 
 class Settings(Struct, frozen=True):
     csi_address: str
-    timeout: float = 15.0
+    timeout: Duration = 15.0
     worker_threads: int = 10
     leader_election: bool = False
     kubeconfig: str | None = None
     audiences: tuple[str, ...] = ()
+    factor: float = 100.0
 
 
 def test_flags_are_read_as_upstream_writes_them() -> None:
@@ -70,5 +71,19 @@ def test_a_bad_flag_is_named_with_the_reason(arguments: list[str], message: str)
 
 def test_every_field_is_a_flag() -> None:
     assert set(flags(Settings)) == {
-        "csi-address", "timeout", "worker-threads", "leader-election", "kubeconfig", "audiences",
+        "csi-address", "timeout", "worker-threads", "leader-election", "kubeconfig", "audiences", "factor",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("timeout", "15s"), ("factor", "100"), ("leader-election", "false"), ("audiences", "")],
+)
+def test_a_default_is_shown_as_the_user_types_it(name: str, text: str) -> None:
+    assert flags(Settings)[name].default_text == text
+
+
+def test_a_factor_is_not_a_duration() -> None:
+    assert parse(Settings, ["--csi-address=x", "--factor=2.5"]).factor == 2.5
+    with pytest.raises(BadFlag, match='invalid value "15s" for flag --factor: not a number'):
+        parse(Settings, ["--csi-address=x", "--factor=15s"])

@@ -1,9 +1,15 @@
-"""How verbs are loaded."""
+"""How verbs are loaded, and what their help says."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+
+import click
+import pytest
+
+from volplane.cli import VERBS, volplane
 
 LOADS = """
 import gc
@@ -19,3 +25,18 @@ def test_what_a_verb_loads_stays_and_garbage_is_looked_for_again() -> None:
     told = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=60)
     assert told.returncode == 0, told.stderr
     assert int(told.stdout) > 10_000
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_says_what_it_is_and_how_it_is_typed(verb: str) -> None:
+    command = volplane.get_command(click.Context(volplane), verb)
+    assert command is not None
+    context = click.Context(command, info_name=verb)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            shown = parameter.get_help_record(context)
+            assert shown is not None
+            assert shown[1], f"--{parameter.name} has no help text"
+            assert not re.search(r"\b(TEXT|STR|INT|INTEGER|FLOAT|BOOL|BOOLEAN|TUPLE|MAPPING)\b", shown[0]), (
+                shown[0]
+            )

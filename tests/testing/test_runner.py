@@ -223,7 +223,7 @@ def test_the_list_names_every_case_with_its_section() -> None:
             ("--driver-command", "./b", "--timeout", "nan"),
             "--timeout is a number of seconds above 0, not nan",
         ),
-        (("--driver-command", "./b", "--timeout", "0"), "--timeout is a number of seconds above 0, not 0"),
+        (("--driver-command", "./b", "--timeout", "0"), "--timeout must be longer than 0s, not 0s"),
         (("--driver-command", "./b", "--seed", "x"), "Invalid value for '--seed'"),
         (("--driver-command", "./b", "--repeat", "0"), "Invalid value for '--repeat'"),
         (("--driver-command", "./b", "--html", "/no/such/x.html"), "there is no directory /no/such"),

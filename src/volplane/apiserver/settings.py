@@ -1,34 +1,34 @@
-"""What the API server can be told on the command line."""
+"""The flags of the API server."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-HARDLY_READ = ("/registry/events/",)  # what a store may keep small: an hour of them is much, and alike
+from volplane.base.settings import about
 
-
-def _about(text: str) -> Meta:
-    return Meta(description=text)
+HARDLY_READ = ("/registry/events/",)  # keys whose values the store compresses: many, alike, and rarely read
 
 
 class Settings(Struct, frozen=True):
     data_dir: Annotated[
-        str, _about("certificates, tokens, the admin's kubeconfig, and the state if not etcd's")
+        str, about("directory for certificates, tokens, the admin's kubeconfig and the state", value="DIR")
     ]
-    host: Annotated[str, _about("the address to listen on")] = "127.0.0.1"
-    port: Annotated[int, _about("0: any that is free")] = 0
-    hosts: Annotated[tuple[str, ...], _about("further names and addresses the certificate is valid for")] = ()
-    audit_log_path: Annotated[str, _about("write who asked what to this file, as JSON lines; -: stdout")] = ""
-    max_requests_inflight: Annotated[
-        int, _about("reads of one user that may be under way; more are told to come back. 0: any number")
-    ] = 400
-    max_mutating_requests_inflight: Annotated[int, _about("the same for writes")] = 200
-    etcd_servers: Annotated[
-        tuple[str, ...], _about("keep the state in this cluster: https://host:2379,…")
+    host: Annotated[str, about("address to listen on")] = "127.0.0.1"
+    port: Annotated[int, about("port to listen on; 0 picks a free one")] = 0
+    hosts: Annotated[
+        tuple[str, ...], about("more names and addresses for the serving certificate", value="HOST,…")
     ] = ()
-    etcd_cafile: Annotated[str, _about("who signed the etcd servers' certificates")] = ""
-    etcd_certfile: Annotated[str, _about("the certificate to show to etcd")] = ""
-    etcd_keyfile: Annotated[str, _about("its key")] = ""
-    etcd_prefix: Annotated[str, _about("where in etcd the state lies")] = "/registry"
+    audit_log_path: Annotated[str, about("write the audit log to this file; - is stdout", value="FILE")] = ""
+    max_requests_inflight: Annotated[
+        int, about("concurrent reads of one user; more are answered with 429. 0: no limit")
+    ] = 400
+    max_mutating_requests_inflight: Annotated[int, about("the same for writes")] = 200
+    etcd_servers: Annotated[
+        tuple[str, ...], about("keep the state in this etcd cluster: https://host:2379,…", value="URL,…")
+    ] = ()
+    etcd_cafile: Annotated[str, about("CA of the etcd servers", value="FILE")] = ""
+    etcd_certfile: Annotated[str, about("client certificate for etcd", value="FILE")] = ""
+    etcd_keyfile: Annotated[str, about("key of the client certificate", value="FILE")] = ""
+    etcd_prefix: Annotated[str, about("prefix of all keys in etcd")] = "/registry"

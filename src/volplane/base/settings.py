@@ -1,12 +1,13 @@
 """A role's settings are one Struct; its flags are that Struct's fields.
 
 `--leader-election-namespace=x` sets `leader_election_namespace`. The same flags work on the command line,
-in a manifest's `args`, and in a test that builds the Struct by hand. Durations are floats of seconds that
-are written `15s` or `1m30s`; a flag that only upstream's logging knows (`-v=5`) is accepted and ignored.
+in a manifest's `args`, and in a test that builds the Struct by hand. A `Duration` holds seconds and is typed
+`15s` or `1m30s`. Flags of upstream's logging (`-v=5`) are accepted and ignored.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType
@@ -15,9 +16,18 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
-from volplane.base.units import duration
+from volplane.base.units import duration, format_duration
 
 T = TypeVar("T", bound=Struct)
+
+_IS_DURATION = {"duration": True}
+Duration = Annotated[float, Meta(extra=_IS_DURATION)]  # seconds
+
+
+def about(text: str, *, value: str = "") -> Meta:
+    """The help text of a flag. `value` names what the user types where no default shows it, such as FILE."""
+    return Meta(description=text, extra={"value": value})
+
 
 # Flags of upstream's logging, and of its Go run time: those with a value, and those that are switches.
 IGNORED = frozenset(
@@ -61,14 +71,45 @@ class Flag(Struct, frozen=True):
     default: Any
     required: bool
     repeated: bool = False
-    about: str = ""  # for people; from `Annotated[…, Meta(description=…)]`
+    is_duration: bool = False
+    about: str = ""  # the help text, from `about(…)`
+    value: str = ""  # what the user types, such as FILE
 
     def read(self, text: str) -> Any:
-        """The value that a text stands for. Raises BadFlag."""
+        """Parse a value. Raises BadFlag."""
         try:
-            return _read(self.type, text)
+            return parse_seconds(text) if self.is_duration else _read(self.type, text)
         except ValueError as error:
             raise BadFlag(f'invalid value "{text}" for flag --{self.name}: {error}') from error
+
+    @property
+    def default_text(self) -> str:
+        """The default as the user would type it; empty if there is none."""
+        default = self.default
+        if default is None:
+            return ""
+        if isinstance(default, bool):
+            return "true" if default else "false"
+        if self.is_duration:
+            return format_duration(default)
+        if isinstance(default, float):
+            return f"{default:g}"
+        if isinstance(default, Mapping):
+            return ",".join(f"{key}={value}" for key, value in default.items())
+        return ",".join(map(str, default)) if self.repeated else str(default)
+
+    @property
+    def placeholder(self) -> str:
+        """What the user types where there is no default to show."""
+        if self.value:
+            return self.value
+        if self.is_duration:
+            return "DURATION"
+        if self.repeated:
+            return "VALUE,…"
+        if get_origin(self.type) is not None:
+            return "KEY=VALUE,…"
+        return {int: "N", float: "NUMBER"}.get(self.type, "VALUE")
 
 
 @cache  # every container of a built-in image asks, and reading annotations takes a millisecond
@@ -84,8 +125,19 @@ def flags(settings: type[Struct]) -> Mapping[str, Flag]:
             default = info.default_factory()
         kind = _plain(hints[info.name])
         name = info.name.replace("_", "-")
-        repeated = get_origin(kind) is tuple
-        found[name] = Flag(name, info.name, kind, default, required, repeated, _about(notes[info.name]))
+        meta = _metas(notes[info.name])
+        extras = {key: value for each in meta for key, value in (each.extra or {}).items() if value}
+        found[name] = Flag(
+            name,
+            info.name,
+            kind,
+            default,
+            required,
+            repeated=get_origin(kind) is tuple,
+            is_duration="duration" in extras,
+            about=next((each.description for each in meta if each.description), ""),
+            value=extras.get("value", ""),
+        )
     return found
 
 
@@ -139,9 +191,9 @@ def _next(rest: Iterator[str], name: str) -> str:
     return text
 
 
-def _about(hint: Any) -> str:
+def _metas(hint: Any) -> list[Meta]:
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((n.description for n in notes if isinstance(n, Meta) and n.description), "")
+    return [note for note in notes if isinstance(note, Meta)]
 
 
 def _plain(hint: Any) -> Any:
@@ -165,7 +217,10 @@ def _read(kind: Any, text: str) -> Any:
         except ValueError:
             raise ValueError("not a whole number") from None
     if kind is float:
-        return _seconds(text)
+        try:
+            return float(text)
+        except ValueError:
+            raise ValueError("not a number") from None
     if get_origin(kind) is tuple:
         return tuple(_read(get_args(kind)[0], part) for part in text.split(",") if part)
     if get_origin(kind) is not None and issubclass(get_origin(kind), Mapping):
@@ -175,8 +230,12 @@ def _read(kind: Any, text: str) -> Any:
     return msgspec.convert(text, kind)
 
 
-def _seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
+    """Seconds from `15s`, `1m30s`, or a bare number. Raises ValueError."""
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         return duration(text)
+    if not math.isfinite(seconds):
+        raise ValueError("not a finite number of seconds")
+    return seconds

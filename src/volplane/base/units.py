@@ -20,6 +20,19 @@ def duration(text: str) -> float:
     return sign * sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
+def format_duration(seconds: float) -> str:
+    """A Go duration as people type it: `40s`, `2m2s`, `6h`, `500ms`."""
+    if seconds < 0:
+        return f"-{format_duration(-seconds)}"
+    whole, rest = divmod(round(seconds * 1000), 1000)
+    if not whole:
+        return f"{rest}ms" if rest else "0s"
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    last = f"{second}.{rest:03}".rstrip("0") + "s" if rest else f"{second}s" if second else ""
+    return (f"{hours}h" if hours else "") + (f"{minute}m" if minute else "") + last
+
+
 def human_age(seconds: float) -> str:
     """Two units where the second one still matters, one where it does not (kubectl's AGE column)."""
     whole = int(seconds)

@@ -1,4 +1,4 @@
-"""The command. One file per verb, loaded when it is asked for, so that every verb starts at once."""
+"""The command line. One file per verb, imported only when that verb runs, so that every verb starts fast."""
 
 from __future__ import annotations
 
@@ -12,28 +12,37 @@ import click
 
 from volplane.cli.failure import Failure
 
-VERBS = {
-    "up": "start a cluster and serve until stopped",
-    "demo": "a claim and a pod, end to end, with the journey printed",
-    "explain": "why is this waiting: which step, on whom, since when, what to do",
-    "env": "print the exports for kubectl and aws",
-    "test-driver": "put a CSI driver of your own through every lifecycle it promises",
-    "crash": "kill a role's process and its containers",
-    "apiserver": "the API server",
-    "controller-manager": "the controllers",
-    "scheduler": "the scheduler",
-    "node": "a node: kubelet, volume manager, containers",
-    "cloud": "the disk service (EC2 API)",
-    "driver": "the EBS driver's controller or node service",
-    "provisioner": "sidecar: makes and deletes volumes for claims",
-    "attacher": "sidecar: attaches and detaches volumes",
-    "resizer": "sidecar: grows and modifies volumes",
-    "snapshotter": "sidecar: takes and deletes snapshots",
-    "snapshot-controller": "the snapshot controller by itself",
-    "fencer": "sidecar: releases nodes whose instances are off",
-    "registrar": "sidecar: registers a driver with its node",
-    "liveness": "sidecar: answers health checks for a driver",
+GROUPS = {
+    "Cluster": {
+        "up": "start a cluster and serve until stopped",
+        "demo": "show the journey of a volume on this machine: claim, pod, data, move",
+        "env": "print the shell exports for kubectl and aws",
+        "crash": "kill a role, or a node with its containers, to test recovery",
+    },
+    "Debug": {
+        "explain": "say why a claim, volume, pod or node waits, and what to do",
+    },
+    "Driver authors": {
+        "test-driver": "run every lifecycle test that applies to your CSI driver",
+    },
+    "Single roles": {
+        "apiserver": "API server",
+        "controller-manager": "controllers",
+        "scheduler": "scheduler",
+        "node": "node: kubelet, volume manager, containers",
+        "cloud": "disk service (EC2 API)",
+        "driver": "controller or node service of the EBS or EFS driver",
+        "provisioner": "sidecar that creates and deletes volumes",
+        "attacher": "sidecar that attaches and detaches volumes",
+        "resizer": "sidecar that expands and modifies volumes",
+        "snapshotter": "sidecar that creates and deletes snapshots",
+        "snapshot-controller": "snapshot controller",
+        "fencer": "sidecar that taints nodes whose instances are stopped",
+        "registrar": "sidecar that registers a driver with its kubelet",
+        "liveness": "sidecar that answers health checks for a driver",
+    },
 }
+VERBS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 
 class Verbs(click.Group):
@@ -49,8 +58,9 @@ class Verbs(click.Group):
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(verbs.items()))
 
 
 def _loaded(name: str) -> ModuleType:

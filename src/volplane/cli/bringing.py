@@ -21,24 +21,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option(
-        "--driver", "drivers", multiple=True, metavar="FILE", help="a driver of your own, as a file says"
+        "--driver", "drivers", multiple=True, metavar="FILE", help="your CSI driver, described by a file"
     ),
-    click.option("--driver-command", "commands", multiple=True, metavar="COMMAND", help="how to start one"),
     click.option(
-        "--manifest", "manifests", multiple=True, metavar="PATH", help="objects to apply at the start"
+        "--driver-command",
+        "commands",
+        multiple=True,
+        metavar="COMMAND",
+        help="command that starts your CSI driver",
+    ),
+    click.option(
+        "--manifest", "manifests", multiple=True, metavar="PATH", help="file or directory of objects to apply"
     ),
     click.option(
         "--image",
         "images",
         multiple=True,
         metavar="IMAGE=COMMAND",
-        help="a program of this machine in the place of an image",
+        help="run this program of the machine instead of an image",
     ),
     click.option(
         "--builtin-drivers/--no-builtin-drivers",
         "ours",
         default=None,
-        help="EBS and EFS: by default only where no driver is brought",
+        help="run the EBS and EFS drivers; default: only without a driver of your own",
     ),
 )
 

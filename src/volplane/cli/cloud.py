@@ -21,7 +21,9 @@ from volplane.store.sqlite import SqliteStore
 
 @click.command()
 @options(Settings, hide=("instances", "access_key", "secret_key"), given={"access_key": "", "secret_key": ""})
-@click.option("--instances-file", default="", help="JSON: the instances that disks can be attached to")
+@click.option(
+    "--instances-file", default="", metavar="FILE", help="instances that disks can be attached to, as JSON"
+)
 def command(settings: Settings, instances_file: str) -> None:
     """Serve EC2's volume API until stopped. Keys: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
     need_root()

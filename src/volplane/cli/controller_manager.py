@@ -17,8 +17,10 @@ from volplane.controllers.manager import Settings, UnknownController
 
 @click.command()
 @options(Settings, hide=("root_ca",))
-@click.option("--kubeconfig", default="", help="where the API server is, and who we are")
-@click.option("--root-ca-file", default="", help="the CA that every namespace is told")
+@click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
+@click.option(
+    "--root-ca-file", default="", metavar="FILE", help="CA certificate to publish in every namespace"
+)
 def command(settings: Settings, kubeconfig: str, root_ca_file: str) -> None:
     """Run the controllers until stopped."""
     if root_ca_file:

@@ -17,7 +17,7 @@ from volplane.host import Host
 
 @click.command()
 @click.argument("role")
-@click.option("--data-dir", default="~/.volplane", show_default=True, help="the cluster's directory")
+@click.option("--data-dir", default="~/.volplane", metavar="~/.volplane", help="directory of the cluster")
 @click.option("--revive", is_flag=True, help="start a crashed node again")
 def command(role: str, data_dir: str, revive: bool) -> None:
     """Kill ROLE (node/worker-2, apiserver, cloud, scheduler, controller-manager) with SIGKILL.

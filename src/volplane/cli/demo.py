@@ -22,10 +22,10 @@ WIDTH = 110  # of the journey's table, also where there is no terminal
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="leave the data directory for a look")
-@click.option("--log-level", default="ERROR", show_default=True, help="DEBUG, INFO, WARNING or ERROR")
+@click.option("--keep", is_flag=True, help="keep the data directory")
+@click.option("--log-level", default="ERROR", metavar="error", help="debug, info, warning or error")
 def command(keep: bool, log_level: str) -> None:
-    """Show the whole way of a volume on this machine, in a few seconds.
+    """Show the whole journey of a volume on this machine, in a few seconds.
 
     Starts a cluster of two nodes in a temporary directory, creates a claim and a pod through the API, prints
     each step with the component that took it, moves the pod to the other node, reads the data back, and

@@ -20,16 +20,31 @@ from volplane.host import Host, NodePaths
 
 @click.command()
 @click.argument("mode", type=click.Choice(["controller", "node"]))
-@click.option("--driver", type=click.Choice(["ebs", "efs"]), default="ebs", help="which one")
-@click.option("--endpoint", required=True, help="the socket to serve, such as unix:///csi/csi.sock")
-@click.option("--instance-id", default="", help="node: the instance this machine is; else found out")
-@click.option("--zone", default="", help="node: the zone it is in; else found out")
-@click.option("--volume-attach-limit", default=ebs.MAX_VOLUMES, help="node: how many disks it takes")
+@click.option("--driver", type=click.Choice(["ebs", "efs"]), default="ebs", help="driver to serve")
 @click.option(
-    "--root-dir", default="", help="node: the directory that stands for /var/lib/kubelet; else itself"
+    "--endpoint", required=True, metavar="SOCKET", help="socket to serve, such as unix:///csi/csi.sock"
 )
-@click.option("--shared-dir", default="/var/lib/volplane/efs", help="efs: where shared file systems are")
-@click.option("--kubeconfig", default="", help="node: where the API server is, if the Node has to be asked")
+@click.option("--instance-id", default="", metavar="ID", help="node: EC2 instance; default: detected")
+@click.option("--zone", default="", metavar="NAME", help="node: availability zone; default: detected")
+@click.option(
+    "--volume-attach-limit",
+    default=ebs.MAX_VOLUMES,
+    metavar=str(ebs.MAX_VOLUMES),
+    help="node: volumes that can be attached",
+)
+@click.option(
+    "--root-dir",
+    default="",
+    metavar="DIR",
+    help="node: directory that stands for /var/lib/kubelet; default: that directory itself",
+)
+@click.option(
+    "--shared-dir",
+    default="/var/lib/volplane/efs",
+    metavar="/var/lib/volplane/efs",
+    help="efs: directory of shared file systems",
+)
+@click.option("--kubeconfig", default="", metavar="FILE", help="node: API server, to read zone and instance")
 def command(
     mode: str,
     driver: str,
@@ -45,8 +60,9 @@ def command(
 
     The disk service and the keys come from AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
 
-    A node of ebs is told its instance and zone, or asks the instance's metadata, or reads them from the Node
-    that CSI_NODE_NAME names. A node of efs is known by --instance-id or by that name.
+    A node service of ebs takes instance and zone from its flags, else from the instance metadata, else from
+    the Node named by CSI_NODE_NAME. A node service of efs takes its node ID from --instance-id or
+    CSI_NODE_NAME.
     """
     if mode == "node" or driver == "efs":
         need_root(loops=False)

@@ -1,4 +1,4 @@
-"""`volplane env`: the exports with which kubectl and aws work."""
+"""`volplane env`: shell exports for kubectl and aws."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from volplane.cluster.layout import REGION, Layout
 
 
 @click.command()
-@click.option("--data-dir", default="~/.volplane", show_default=True, help="the cluster's directory")
+@click.option("--data-dir", default="~/.volplane", metavar="~/.volplane", help="directory of the cluster")
 def command(data_dir: str) -> None:
     """Print exports for the shell: eval "$(volplane env --data-dir D)"."""
     layout = Layout(data_dir)
     memory = layout.remembered()
     if not memory.access_key:
-        raise Failure(f"{layout.directory} is no cluster's directory: start one with volplane up")
+        raise Failure(f"no cluster in {layout.directory}: start one with volplane up --data-dir")
     exports = {
         "KUBECONFIG": str(layout.kubeconfig),
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",

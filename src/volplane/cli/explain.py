@@ -31,10 +31,10 @@ PATIENCE = 60.0  # seconds for the whole answer
 
 @click.command()
 @click.argument("what", metavar="KIND/NAME")
-@click.option("-n", "--namespace", default="", help="where it is; else the one of the kubeconfig, or default")
-@click.option("--kubeconfig", default="", help="the cluster to ask: any Kubernetes; else $KUBECONFIG")
-@click.option("--data-dir", default="", help="the directory of a `volplane up`: its roles are asked, too")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-n", "--namespace", default="", metavar="NAME", help="namespace; default: the kubeconfig's")
+@click.option("--kubeconfig", default="", metavar="FILE", help="any Kubernetes cluster; default: $KUBECONFIG")
+@click.option("--data-dir", default="", metavar="DIR", help="cluster of `volplane up`; shows its timers, too")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="output format")
 def command(what: str, namespace: str, kubeconfig: str, data_dir: str, output: str) -> None:
     """Say why KIND/NAME waits: the step, on whom, since when, and what to do.
 

@@ -14,7 +14,7 @@ from volplane.sidecars import fencer
 
 
 @click.command()
-@click.option("--kubeconfig", default="", help="where the API server is, and who we are")
+@click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
 def command(kubeconfig: str) -> None:
     """Taint nodes whose instances are off, so that their pods and volumes are released, until stopped.
 

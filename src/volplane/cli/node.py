@@ -25,15 +25,31 @@ from volplane.node.settings import NodeSettings, pki_of
 
 @click.command()
 @options(NodeSettings)
-@click.option("--kubeconfig", default="", help="where the API server is, and who we are")
-@click.option("--bootstrap-kubeconfig", default="", help="how to become a node while --kubeconfig is missing")
-@click.option("--cover", multiple=True, help="a directory that no container may see")
-@click.option("--latency", default="", help="disks take as long as a cloud's: ebs, io2 or efs")
+@click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
 @click.option(
-    "--image", "mapped", multiple=True, help="registry/name=path-or-command: a program for an image"
+    "--bootstrap-kubeconfig",
+    default="",
+    metavar="FILE",
+    help="credentials for requesting a node certificate where --kubeconfig does not exist yet",
 )
-@click.option("--programs-file", default="", help="the same for many images, as JSON")
-@click.option("--shared-dir", default="/var/lib/volplane/efs", help="where shared file systems are")
+@click.option("--cover", multiple=True, metavar="DIR", help="directory to hide from containers")
+@click.option(
+    "--latency", default="", metavar="PROFILE", help="simulate the latency of a cloud: ebs, io2 or efs"
+)
+@click.option(
+    "--image",
+    "mapped",
+    multiple=True,
+    metavar="IMAGE=COMMAND",
+    help="run this program of the machine instead of an image",
+)
+@click.option("--programs-file", default="", metavar="FILE", help="the same for many images, as JSON")
+@click.option(
+    "--shared-dir",
+    default="/var/lib/volplane/efs",
+    metavar="/var/lib/volplane/efs",
+    help="directory of shared file systems",
+)
 def command(
     settings: NodeSettings,
     kubeconfig: str,
@@ -44,7 +60,7 @@ def command(
     programs_file: str,
     shared_dir: str,
 ) -> None:
-    """Run pods and their volumes on this machine until stopped; then pods are stopped, volumes unmounted."""
+    """Run pods and mount their volumes until stopped; then stop the pods and unmount the volumes."""
     need_root()
 
     async def work(stop: asyncio.Event) -> None:

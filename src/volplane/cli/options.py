@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 from msgspec import Struct
 
-from volplane.base.settings import IGNORED, SWITCHES, BadFlag, Flag, flags, parse
+from volplane.base.settings import IGNORED, SWITCHES, BadFlag, Flag, flags, parse, parse_seconds
 
 T = TypeVar("T", bound=Struct)
 Verb = Callable[..., None]
 
 
-class _Value(click.ParamType[Any]):
-    """A field's own spelling: durations like 15s, lists with commas."""
+class FlagOption(click.Option):
+    """An option whose help shows the default as the user types it: `--timeout 15s`."""
+
+    def __init__(self, names: Sequence[str], *, default_text: str = "", **options: Any) -> None:
+        super().__init__(names, **options)
+        self.default_text = default_text
+
+    def get_help_record(self, context: click.Context) -> tuple[str, str] | None:
+        if self.hidden:
+            return None
+        names = ", ".join(sorted(self.opts, key=len))
+        if self.flag_value == "true":  # a boolean: `--x` is true, `--x=false` is not
+            return f"{names}=true" if self.default_text == "true" else names, self.help or ""
+        return f"{names} {self.default_text or self.metavar}", self.help or ""
+
+
+class _FlagValue(click.ParamType[Any]):
+    """A value in the flag's own spelling: durations like 15s, lists with commas."""
 
     def __init__(self, flag: Flag) -> None:
         self.flag = flag
-        self.name = "duration" if flag.type is float else getattr(flag.type, "__name__", "text")
+        self.name = flag.placeholder
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -28,6 +44,19 @@ class _Value(click.ParamType[Any]):
             return self.flag.read(value)
         except BadFlag as error:
             self.fail(str(error), param, context)
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
+        try:
+            return parse_seconds(value) if isinstance(value, str) else float(value)
+        except ValueError as error:
+            self.fail(str(error), param, context)
+
+
+DURATION = _Duration()  # seconds, typed `90` or `1m30s`
 
 
 def options(
@@ -69,28 +98,18 @@ def options(
 
 
 def _option(flag: Flag) -> Callable[[Verb], Verb]:
+    shared: dict[str, Any] = {
+        "cls": FlagOption,
+        "type": _FlagValue(flag),
+        "default_text": flag.default_text,
+        "metavar": flag.placeholder,
+        "help": flag.about,
+    }
     if flag.type is bool:
-        # As upstream's: `--x` is true, `--x=false` is not.
-        value = "true" if flag.default else "false"
-        return click.option(
-            f"--{flag.name}",
-            flag.field,
-            is_flag=False,
-            flag_value="true",
-            type=_Value(flag),
-            default=value,
-            show_default=True,
-            help=flag.about,
-        )
-    default = None if flag.required or flag.default in (None, "", ()) else flag.default
-    return click.option(
-        f"--{flag.name}",
-        flag.field,
-        type=_Value(flag),
-        default=default,
-        show_default=default is not None,
-        help=flag.about,
-    )
+        shared |= {"is_flag": False, "flag_value": "true", "default": flag.default_text}
+    else:
+        shared["default"] = None if flag.required or flag.default in (None, "", ()) else flag.default
+    return click.option(f"--{flag.name}", flag.field, **shared)
 
 
 def _unheeded(name: str) -> Callable[[Verb], Verb]:

@@ -11,17 +11,22 @@ from volplane.cli.running import connect, serve, until
 
 
 @click.command()
-@click.option("--kubeconfig", default="", help="where the API server is, and who we are")
-@click.option("--scheduler-name", default="default-scheduler", show_default=True, help="whose pods we place")
+@click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
+@click.option(
+    "--scheduler-name",
+    default="default-scheduler",
+    metavar="default-scheduler",
+    help="schedulerName of the pods to place",
+)
 @click.option(
     "--bind-timeout-seconds",
     default=600,
-    show_default=True,
+    metavar="600",
     type=click.IntRange(min=0),
-    help="how long a pod waits for its volumes before it is tried anew",
+    help="time a pod waits for its volumes to bind before it is scheduled again",
 )
 def command(kubeconfig: str, scheduler_name: str, bind_timeout_seconds: int) -> None:
-    """Give every pod a node, until stopped."""
+    """Assign pods to nodes until stopped."""
     serve(lambda stop: _serve(kubeconfig, scheduler_name, bind_timeout_seconds, stop))
 
 

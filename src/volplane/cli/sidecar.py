@@ -34,8 +34,8 @@ def verb(
             await client.transport.close()
 
     @options(settings, sidecar=True)
-    @click.option("--kubeconfig", default="", help="where the API server is, and who we are")
-    @click.option("--master", default="", help="the API server's address, where not the kubeconfig's")
+    @click.option("--kubeconfig", default="", metavar="FILE", help="API server and credentials")
+    @click.option("--master", default="", metavar="URL", help="API server; overrides the kubeconfig")
     @click.version_option(package_name="volplane", message="%(version)s")
     def command(settings: Any, kubeconfig: str, master: str) -> None:
         serve(lambda stop: work(settings, kubeconfig, master, stop))

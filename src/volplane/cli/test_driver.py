@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import random
 import re
@@ -15,7 +14,9 @@ from itertools import chain
 import click
 import yaml
 
+from volplane.base.units import format_duration
 from volplane.cli.failure import Failure
+from volplane.cli.options import DURATION
 from volplane.cli.running import need_root, serve, until
 from volplane.cluster import guest
 from volplane.cluster.brought import BadImage, mapping, read
@@ -35,41 +36,45 @@ SEEDS = 1 << 31
 
 
 @click.command()
-@click.option("--driver", "file", metavar="FILE", help="the driver, as a file says")
-@click.option("--driver-command", "line", metavar="COMMAND", help="how to start it")
-@click.option("--manifest", "manifests", multiple=True, metavar="PATH", help="the driver, as it is deployed")
+@click.option("--driver", "file", metavar="FILE", help="your driver, described by a file")
+@click.option("--driver-command", "line", metavar="COMMAND", help="command that starts your driver")
+@click.option(
+    "--manifest", "manifests", multiple=True, metavar="PATH", help="your driver's deployment manifests"
+)
 @click.option(
     "--image",
     "images",
     multiple=True,
     metavar="IMAGE=COMMAND",
-    help="which program is the driver's image in the manifests",
+    help="run this program of the machine instead of an image of the manifests",
 )
 @click.option(
-    "--secret", "secrets", multiple=True, metavar="KEY=VALUE", help="sent with calls that take secrets"
+    "--secret", "secrets", multiple=True, metavar="KEY=VALUE", help="secret for calls that take secrets"
 )
-@click.option("--secret-file", "vault", metavar="FILE", help="secrets, as KEY: VALUE lines")
+@click.option("--secret-file", "vault", metavar="FILE", help="file of secrets, as KEY: VALUE lines")
 @click.option(
-    "--parameter", "parameters", multiple=True, metavar="KEY=VALUE", help="of new volumes, as in a class"
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="StorageClass parameter",
 )
 @click.option(
     "--mutable-parameter",
     "mutables",
     multiple=True,
     metavar="KEY=VALUE",
-    help="for volumes that are modified, as in a VolumeAttributesClass",
+    help="VolumeAttributesClass parameter for modified volumes",
 )
-@click.option("--focus", default="", metavar="REGEX", help="only the cases whose names match")
-@click.option("--skip", default="", metavar="REGEX", help="not the cases whose names match")
-@click.option("--seed", type=int, default=None, help="of everything random; as printed by an earlier run")
-@click.option(
-    "--repeat", type=click.IntRange(1), default=1, show_default=True, help="how often each case is run"
-)
-@click.option("--timeout", type=float, default=TIMEOUT, show_default=True, help="seconds for one case")
-@click.option("--junit", metavar="FILE", help="write the results as JUnit XML")
-@click.option("--json", "as_json", metavar="FILE", help="write the results as JSON")
-@click.option("--html", metavar="FILE", help="write the results as a page, with every call of what failed")
-@click.option("--list", "listing", is_flag=True, help="print the cases and what each holds a driver to")
+@click.option("--focus", default="", metavar="REGEX", help="run only cases whose names match")
+@click.option("--skip", default="", metavar="REGEX", help="skip cases whose names match")
+@click.option("--seed", type=int, default=None, metavar="N", help="random seed; repeats an earlier run")
+@click.option("--repeat", type=click.IntRange(1), default=1, metavar="1", help="runs of each case")
+@click.option("--timeout", type=DURATION, default=TIMEOUT, metavar="1m", help="timeout of one case")
+@click.option("--junit", metavar="FILE", help="write results as JUnit XML")
+@click.option("--json", "as_json", metavar="FILE", help="write results as JSON")
+@click.option("--html", metavar="FILE", help="write results as a web page, with every call of failed cases")
+@click.option("--list", "listing", is_flag=True, help="list the cases and what each checks")
 def command(
     file: str | None,
     line: str | None,
@@ -111,8 +116,8 @@ def command(
         raise click.UsageError("--manifest and --image belong together: which container is the driver?")
     if not cases:
         raise click.UsageError(_nothing(focus, skip))
-    if not 0 < timeout < math.inf:
-        raise click.UsageError(f"--timeout is a number of seconds above 0, not {timeout:g}")
+    if timeout <= 0:
+        raise click.UsageError(f"--timeout must be longer than 0s, not {format_duration(timeout)}")
     places = {"--junit": junit, "--json": as_json, "--html": html}
     for option, place in places.items():
         _check_place(option, place)
@@ -139,7 +144,7 @@ def command(
         "--mutable-parameter": mutables,
         "--secret-file": [vault],
         "--secret": [f"{pair.partition('=')[0]}=…" for pair in secrets],
-        "--timeout": [f"{timeout:g}" if timeout != TIMEOUT else None],
+        "--timeout": [format_duration(timeout) if timeout != TIMEOUT else None],
     }
     pairs = [(option, word) for option, words in said.items() for word in words if word]
     again = [_called(sys.argv[0]), "test-driver", *chain.from_iterable(pairs)]

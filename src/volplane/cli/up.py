@@ -26,21 +26,23 @@ TAKE_OVER = 30.0  # seconds
 @click.command()
 @options(Settings)
 @bring
-@click.option("--separate", is_flag=True, help="a process per role instead of one for all")
-@click.option("--log-level", type=LEVELS, default="INFO", show_default=True, help="the least that is logged")
+@click.option("--separate", is_flag=True, help="run each role as a process of its own")
+@click.option(
+    "--log-level", type=LEVELS, default="INFO", metavar="info", help="debug, info, warning or error"
+)
 def command(settings: Settings, separate: bool, log_level: str, **given: Any) -> None:
     """Start a cluster and serve until stopped.
 
-    Writes a kubeconfig into the data directory. Ctrl-C stops it cleanly: pods stopped, volumes unmounted,
-    loop devices released. Started again on the same directory it continues where it was.
+    Writes a kubeconfig into the data directory. Ctrl-C stops the pods, unmounts the volumes and releases the
+    loop devices. A start on the same directory continues where the last one stopped.
 
-    With a driver of your own it is the only one, unless --builtin-drivers says otherwise. What was brought
-    is brought again by the next start on the same directory, unless that one is told something else.
+    A driver of your own replaces the built-in drivers unless --builtin-drivers is given. The next start on
+    the same directory uses the same drivers, manifests and images unless it is given others.
     """
     need_root()
     brought, again = brought_to(settings.data_dir, **given)
     if again:
-        _say(f"as at the last start: {' '.join(brought.said.words())}")
+        _say(f"options of the last start: {' '.join(brought.said.words())}")
     serve(lambda stop: _up(settings, brought, separate, stop), level=log_level)
 
 

@@ -13,11 +13,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import IPv4Network
 from typing import Annotated, Self
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from volplane import apiserver, cloud, scheduler
 from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.server import Server
+from volplane.base.settings import Duration, about
 from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
@@ -47,27 +48,38 @@ CLAIM_READ = 5.0  # in one process a look at a claim costs next to nothing
 HEARTBEATS = 4  # of which all must be missed before a node counts as lost
 
 
-def about(text: str) -> Meta:
-    return Meta(description=text)
-
-
 class Settings(Struct, frozen=True, kw_only=True):
-    data_dir: Annotated[str, about("where everything is kept; a later start continues there")] = "~/.volplane"
-    nodes: Annotated[int, about("how many nodes: worker-1 … worker-N")] = 3
-    nodes_per_zone: Annotated[int, about("how many of them share a zone")] = 2
-    port: Annotated[int, about("of the API server; 0: the last one, at first any that is free")] = 0
-    controllers: Annotated[tuple[str, ...], about("which run: * is all, -name all but that one")] = ("*",)
-    latency: Annotated[str, about("disks take as long as a cloud's: ebs, io2 or efs")] = ""
-    pod_network: Annotated[str, about("bridge: one for each pod; host: the machine's for all")] = BRIDGE
-    thin: Annotated[float, about("how many times the machine's space is promised to sparse disks")] = 100.0
-    pvclaimbinder_sync_period: Annotated[float, about("between two looks at every claim and volume")] = 15.0
-    node_monitor_grace_period: Annotated[float, about("silence after which a node counts as lost")] = 40.0
-    max_container_restart_period: Annotated[float, about("longest wait to start a container again")] = 300.0
-    max_wait_for_unmount: Annotated[float, about("what a node that does not answer gets to unmount")] = 360.0
-    disable_force_detach_on_timeout: Annotated[bool, about("never detach from such a node by force")] = False
-    wait_for_deleted_nodes: Annotated[bool, about("a deleted Node gets that time too, as upstream does")] = (
-        False
+    data_dir: Annotated[str, about("directory of the cluster; a later start continues there")] = "~/.volplane"
+    nodes: Annotated[int, about("number of nodes: worker-1 … worker-N")] = 3
+    nodes_per_zone: Annotated[int, about("nodes in each zone")] = 2
+    port: Annotated[int, about("port of the API server; 0 keeps the last one, or picks a free one")] = 0
+    controllers: Annotated[tuple[str, ...], about("controllers to run: * is all, -name all but that one")] = (
+        "*",
     )
+    latency: Annotated[str, about("simulate the latency of a cloud: ebs, io2 or efs", value="PROFILE")] = ""
+    pod_network: Annotated[str, about("bridge gives each pod its own network; host shares the machine's")] = (
+        BRIDGE
+    )
+    thin: Annotated[
+        float, about("overcommit factor: disk sizes may add up to this many times the free space")
+    ] = 100.0
+    pvclaimbinder_sync_period: Annotated[
+        Duration, about("interval at which every claim and volume is reconciled again")
+    ] = 15.0
+    node_monitor_grace_period: Annotated[
+        Duration, about("time without a heartbeat before a node is marked Unknown")
+    ] = 40.0
+    max_container_restart_period: Annotated[
+        Duration, about("longest delay before a failed container restarts (CrashLoopBackOff)")
+    ] = 300.0
+    max_wait_for_unmount: Annotated[
+        Duration,
+        about("time a node that is not ready gets to unmount a volume before it is detached by force"),
+    ] = 360.0
+    disable_force_detach_on_timeout: Annotated[bool, about("never detach by force after that time")] = False
+    wait_for_deleted_nodes: Annotated[
+        bool, about("apply --max-wait-for-unmount to deleted Nodes, too, as upstream does")
+    ] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.nodes <= 1000:

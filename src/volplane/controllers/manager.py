@@ -10,33 +10,60 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 
+from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.loops.controller import Controller
 
 
 class Settings(Struct, frozen=True):
-    controllers: tuple[str, ...] = ("*",)  # names; `*` is all of them, `-name` all but that one
-    pvclaimbinder_sync_period: float = 15.0  # seconds between two looks at every claim and volume
-    enable_dynamic_provisioning: bool = True
-    max_wait_for_unmount: float = 360.0  # seconds that a node which does not answer gets to unmount
-    disable_force_detach_on_timeout: bool = False
-    wait_for_deleted_nodes: bool = False  # a deleted Node gets that time as well, as upstream gives it
-    attach_timeout: float = 120.0  # seconds that an attacher gets before pods hear that it does not answer
-    attach_retry_interval_max: float = 122.0  # pods hear of failures after 500 ms, 1 s, 2 s … this
-    node_monitor_grace_period: float = 40.0  # seconds of silence after which a node is Unknown
-    node_startup_grace_period: float = 60.0  # the same for a node that never reported
-    node_eviction_rate: float = 0.1  # nodes a second and zone whose pods are driven off
-    secondary_node_eviction_rate: float = 0.01  # when most of a large zone is not ready; small ones then stop
-    unhealthy_zone_threshold: float = 0.55  # the share of a zone that counts as most of it
-    large_cluster_size_threshold: int = 50  # nodes beyond which a zone is large
-    terminated_pod_gc_threshold: int = 12500  # finished pods that are kept; 0 keeps all
-    cluster_signing_cert_file: str = ""  # the authority that signs the certificates of nodes,
-    cluster_signing_key_file: str = ""  # and its key; without them requests are approved but not signed
-    root_ca: str = ""  # PEM of the API server's authority, published in every namespace
+    controllers: Annotated[tuple[str, ...], about("controllers to run: * is all, -name all but that one")] = (
+        "*",
+    )
+    pvclaimbinder_sync_period: Annotated[
+        Duration, about("interval at which every claim and volume is reconciled again")
+    ] = 15.0
+    enable_dynamic_provisioning: Annotated[
+        bool, about("provision volumes for claims that no volume fits")
+    ] = True
+    max_wait_for_unmount: Annotated[
+        Duration,
+        about("time a node that is not ready gets to unmount a volume before it is detached by force"),
+    ] = 360.0
+    disable_force_detach_on_timeout: Annotated[bool, about("never detach by force after that time")] = False
+    wait_for_deleted_nodes: Annotated[
+        bool, about("apply --max-wait-for-unmount to deleted Nodes, too, as upstream does")
+    ] = False
+    attach_timeout: Annotated[
+        Duration, about("time without an answer from the attacher before FailedAttachVolume is reported")
+    ] = 120.0
+    attach_retry_interval_max: Annotated[
+        Duration, about("longest interval between FailedAttachVolume events; intervals double from 500ms")
+    ] = 122.0
+    node_monitor_grace_period: Annotated[
+        Duration, about("time without a heartbeat before a node is marked Unknown")
+    ] = 40.0
+    node_startup_grace_period: Annotated[
+        Duration, about("the same for a node that has never sent a heartbeat")
+    ] = 60.0
+    node_eviction_rate: Annotated[float, about("nodes per second and zone whose pods are evicted")] = 0.1
+    secondary_node_eviction_rate: Annotated[
+        float, about("the rate for large zones that are unhealthy; small ones stop evicting")
+    ] = 0.01
+    unhealthy_zone_threshold: Annotated[
+        float, about("share of not-ready nodes at which a zone is unhealthy")
+    ] = 0.55
+    large_cluster_size_threshold: Annotated[int, about("number of nodes above which a zone is large")] = 50
+    terminated_pod_gc_threshold: Annotated[int, about("finished pods to keep; 0 keeps all")] = 12500
+    cluster_signing_cert_file: Annotated[
+        str,
+        about("CA that signs node certificates; without it requests are approved, not signed", value="FILE"),
+    ] = ""
+    cluster_signing_key_file: Annotated[str, about("key of that CA", value="FILE")] = ""
+    root_ca: Annotated[str, about("CA certificate (PEM) published in every namespace")] = ""
 
 
 class Entry(Struct, frozen=True):

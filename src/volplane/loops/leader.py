@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import Annotated
 
 from msgspec import Struct, structs
 
@@ -22,6 +23,7 @@ from volplane.api.coordination import Lease, LeaseSpec
 from volplane.api.errors import AlreadyExists, APIError, Conflict
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
+from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.client.transport import ChangeType
 from volplane.loops.events import Recorder
@@ -39,14 +41,24 @@ class LeaseLost(Exception):
 
 
 class Election(Struct, frozen=True, kw_only=True):
-    """The settings that decide about leader election, under upstream's names."""
+    """The flags of leader election, under upstream's names."""
 
-    leader_election: bool = False
-    leader_election_namespace: str = ""
-    leader_election_lease_duration: float = 15.0
-    leader_election_renew_deadline: float = 10.0
-    leader_election_retry_period: float = 5.0
-    leader_election_labels: Mapping[str, str] = {}
+    leader_election: Annotated[
+        bool, about("run only while holding a Lease; one of several replicas works")
+    ] = False
+    leader_election_namespace: Annotated[
+        str, about("namespace of the Lease; default: the pod's", value="NAMESPACE")
+    ] = ""
+    leader_election_lease_duration: Annotated[
+        Duration, about("time without a renewal before another replica takes over")
+    ] = 15.0
+    leader_election_renew_deadline: Annotated[
+        Duration, about("time without a successful renewal before the leader stops")
+    ] = 10.0
+    leader_election_retry_period: Annotated[Duration, about("interval between attempts to get the Lease")] = (
+        5.0
+    )
+    leader_election_labels: Annotated[Mapping[str, str], about("labels of the Lease")] = {}
 
     def __post_init__(self) -> None:
         if not self.leader_election:

@@ -1,58 +1,104 @@
-"""What a node can be told: flags as the kubelet names them, and those that only make sense here."""
+"""The flags of a node: the kubelet's under upstream's names, and those for several nodes on one machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from msgspec import Struct
+
+from volplane.base.settings import Duration, about
 
 CLIENT_PAIR = "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
 BRIDGE, HOST = "bridge", "host"
 
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
-    hostname_override: str = ""  # the node's name; the machine's own if empty
-    root_dir: str = "/var/lib/kubelet"
-    own_paths: bool = True  # root_dir stands for /var/lib/kubelet, so that several nodes share a machine
-    node_ip: str = "127.0.0.1"
-    address: str = "127.0.0.1"  # where the kubelet's API listens
-    port: int = 0
-    cert_dir: str = ""  # where certificates of this node's own are kept; <root-dir>/pki if empty
-    rotate_certificates: bool = True  # a node that has joined by a token renews the certificate it was given
-    rotate_server_certificates: bool = False  # without --tls-cert-file: ask the cluster for a certificate
-    tls_cert_file: str = ""
-    tls_private_key_file: str = ""
-    client_ca_file: str = ""
-    # Whose certificate may use the kubelet's API.
-    api_server_names: tuple[str, ...] = ("kube-apiserver-kubelet-client", "kube-apiserver")
-    node_labels: Mapping[str, str] = {}
-    zone: str = ""
-    region: str = ""
-    instance_id: str = ""
-    instance_type: str = ""
-    provider_id: str = ""
-    max_pods: int = 110
-    max_container_restart_period: float = 300.0  # the longest wait before a container is started again
-    capacity: Mapping[str, str] = {}  # what differs from the machine's own
-    enable_controller_attach_detach: bool = True
-    node_status_update_frequency: float = 10.0  # the Lease's heartbeat
-    node_lease_duration: float = 40.0
-    sync_frequency: float = 60.0  # how often volumes that want it are published again
-    claim_read_frequency: float = 60.0  # how often claims of mounted volumes are read: they may have grown
-    volume_stats_agg_period: float = 60.0  # how often drivers are asked how full volumes are; 0: never
-    feature_gates: Mapping[str, bool] = {}
-    csi_timeout: float = 120.0  # for each step of a CSI volume; then it counts as uncertain
-    volume_retry_interval_max: float = 122.0  # pauses after failures double from 500 ms up to this
-    pod_mount_timeout: float = 123.0  # when it is asked whether a pod's volumes can come here at all
-    token_max_age: float = 86_400.0  # a token is renewed at this age, or after four fifths of its life
-    ownership_notice: float = 30.0  # when a pod hears that fsGroup takes long; then after twice as long
-    cluster_host: str = ""  # KUBERNETES_SERVICE_HOST of the containers
-    cluster_port: int = 0
-    shutdown_grace_period: float = 30.0  # for all pods together when the node stops
-    pod_network: str = BRIDGE  # a network of its own for every pod; host: all share this machine's
-    pod_cidr: str = ""  # this node's addresses for pods; a range that is free on this machine if empty
-    cluster_cidr: str = ""  # those of all nodes that share the bridge
-    pod_bridge: str = ""  # an interface that is shared with other nodes; the node's own if empty
+    hostname_override: Annotated[
+        str, about("name of the node; default: the machine's host name", value="NAME")
+    ] = ""
+    root_dir: Annotated[str, about("directory for volumes, plugin sockets and pods")] = "/var/lib/kubelet"
+    own_paths: Annotated[
+        bool, about("map /var/lib/kubelet to --root-dir, so that several nodes can share one machine")
+    ] = True
+    node_ip: Annotated[str, about("address of the node in its status")] = "127.0.0.1"
+    address: Annotated[str, about("address on which the kubelet API listens")] = "127.0.0.1"
+    port: Annotated[int, about("port of the kubelet API; 0 picks a free one")] = 0
+    cert_dir: Annotated[
+        str, about("directory for the node's certificates; default: <root-dir>/pki", value="DIR")
+    ] = ""
+    rotate_certificates: Annotated[bool, about("renew the client certificate before it expires")] = True
+    rotate_server_certificates: Annotated[
+        bool, about("request a serving certificate from the cluster where --tls-cert-file is not set")
+    ] = False
+    tls_cert_file: Annotated[str, about("serving certificate of the kubelet API", value="FILE")] = ""
+    tls_private_key_file: Annotated[str, about("key of the serving certificate", value="FILE")] = ""
+    client_ca_file: Annotated[str, about("CA that signs the clients of the kubelet API", value="FILE")] = ""
+    api_server_names: Annotated[
+        tuple[str, ...], about("common names of client certificates that may use the kubelet API")
+    ] = ("kube-apiserver-kubelet-client", "kube-apiserver")
+    node_labels: Annotated[Mapping[str, str], about("labels of the Node when it registers")] = {}
+    zone: Annotated[str, about("zone of the node: label topology.kubernetes.io/zone", value="NAME")] = ""
+    region: Annotated[str, about("region of the node: label topology.kubernetes.io/region", value="NAME")] = (
+        ""
+    )
+    instance_id: Annotated[str, about("EC2 instance that this node runs on", value="ID")] = ""
+    instance_type: Annotated[
+        str, about("instance type: label node.kubernetes.io/instance-type", value="NAME")
+    ] = ""
+    provider_id: Annotated[str, about("providerID of the Node", value="ID")] = ""
+    max_pods: Annotated[int, about("pods that the node accepts")] = 110
+    max_container_restart_period: Annotated[
+        Duration, about("longest delay before a failed container restarts (CrashLoopBackOff)")
+    ] = 300.0
+    capacity: Annotated[Mapping[str, str], about("capacity to report instead of the machine's")] = {}
+    enable_controller_attach_detach: Annotated[
+        bool, about("let the attach/detach controller attach volumes for this node")
+    ] = True
+    node_status_update_frequency: Annotated[Duration, about("interval between heartbeats of the Lease")] = (
+        10.0
+    )
+    node_lease_duration: Annotated[Duration, about("leaseDurationSeconds of the node's Lease")] = 40.0
+    sync_frequency: Annotated[
+        Duration, about("interval for republishing volumes of drivers with requiresRepublish")
+    ] = 60.0
+    claim_read_frequency: Annotated[
+        Duration, about("interval for reading the claims of mounted volumes, to notice expansions")
+    ] = 60.0
+    volume_stats_agg_period: Annotated[
+        Duration, about("interval between NodeGetVolumeStats calls; 0 disables them")
+    ] = 60.0
+    feature_gates: Annotated[Mapping[str, bool], about("feature gates to switch on or off")] = {}
+    csi_timeout: Annotated[
+        Duration, about("timeout of one CSI call; after it the state of the volume is uncertain")
+    ] = 120.0
+    volume_retry_interval_max: Annotated[
+        Duration, about("longest delay between retries of a failed mount; delays double from 500ms")
+    ] = 122.0
+    pod_mount_timeout: Annotated[
+        Duration, about("time a pod waits for its volumes before FailedMount is reported")
+    ] = 123.0
+    token_max_age: Annotated[
+        Duration, about("age at which a service account token is renewed; 80% of its lifetime if shorter")
+    ] = 86_400.0
+    ownership_notice: Annotated[
+        Duration, about("time after which an event reports a slow ownership change (fsGroup)")
+    ] = 30.0
+    cluster_host: Annotated[
+        str, about("KUBERNETES_SERVICE_HOST in containers; default: the API server's", value="ADDRESS")
+    ] = ""
+    cluster_port: Annotated[int, about("KUBERNETES_SERVICE_PORT in containers; 0: the API server's")] = 0
+    shutdown_grace_period: Annotated[Duration, about("time all pods together get when the node stops")] = 30.0
+    pod_network: Annotated[str, about("bridge gives each pod its own network; host shares the machine's")] = (
+        BRIDGE
+    )
+    pod_cidr: Annotated[
+        str, about("address range of this node's pods; default: a free one", value="CIDR")
+    ] = ""
+    cluster_cidr: Annotated[str, about("address range of all nodes that share the bridge", value="CIDR")] = ""
+    pod_bridge: Annotated[
+        str, about("bridge shared with other nodes; default: one of the node's own", value="INTERFACE")
+    ] = ""
 
     def __post_init__(self) -> None:
         if self.pod_network not in (BRIDGE, HOST):

@@ -13,13 +13,14 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 from google.protobuf.message import Message
 
 from volplane.api import errors
 from volplane.api.core import Secret, SecretReference
 from volplane.base import metrics
+from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller, Channel
@@ -128,17 +129,19 @@ async def connected(address: str, component: str, caller: Caller | None = None) 
 
 
 class Common(Election, frozen=True, kw_only=True):
-    """What every sidecar that works on objects is told, under upstream's names."""
+    """The flags that all sidecars with an API client share, under upstream's names."""
 
-    csi_address: str = "/run/csi/socket"
-    retry_interval_start: float = 1.0
-    retry_interval_max: float = 300.0
-    kube_api_qps: float = 0.0
-    kube_api_burst: int = 0
-    http_endpoint: str = ""
-    metrics_address: str = ""
-    metrics_path: str = "/metrics"
-    feature_gates: Mapping[str, bool] = {}
+    csi_address: Annotated[str, about("socket of the CSI driver")] = "/run/csi/socket"
+    retry_interval_start: Annotated[Duration, about("first delay after a failure; it doubles each time")] = (
+        1.0
+    )
+    retry_interval_max: Annotated[Duration, about("longest delay after a failure")] = 300.0
+    kube_api_qps: Annotated[float, about("accepted and ignored: requests are not limited")] = 0.0
+    kube_api_burst: Annotated[int, about("accepted and ignored: requests are not limited")] = 0
+    http_endpoint: Annotated[str, about("address for metrics and health checks", value="HOST:PORT")] = ""
+    metrics_address: Annotated[str, about("deprecated name of --http-endpoint", value="HOST:PORT")] = ""
+    metrics_path: Annotated[str, about("HTTP path of the metrics")] = "/metrics"
+    feature_gates: Annotated[Mapping[str, bool], about("feature gates to switch on or off")] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()

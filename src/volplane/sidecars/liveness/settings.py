@@ -3,16 +3,20 @@
 `health_port` listens on loopback here; `http_endpoint` says itself where.
 """
 
+from typing import Annotated
+
 from msgspec import Struct
+
+from volplane.base.settings import Duration, about
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    csi_address: str = "/run/csi/socket"
-    probe_timeout: float = 3.0
-    health_port: int = 9808  # 0 takes a free one
-    http_endpoint: str = ""
-    metrics_address: str = ""
-    metrics_path: str = "/metrics"
+    csi_address: Annotated[str, about("socket of the CSI driver")] = "/run/csi/socket"
+    probe_timeout: Annotated[Duration, about("timeout of one Probe call")] = 3.0
+    health_port: Annotated[int, about("port of /healthz on loopback; 0 picks a free one")] = 9808
+    http_endpoint: Annotated[str, about("address for metrics and health checks", value="HOST:PORT")] = ""
+    metrics_address: Annotated[str, about("deprecated name of --http-endpoint", value="HOST:PORT")] = ""
+    metrics_path: Annotated[str, about("HTTP path of the metrics")] = "/metrics"
 
     def __post_init__(self) -> None:
         if self.http_endpoint and self.metrics_address:

@@ -4,40 +4,67 @@ off. Upstream's five minutes after an infeasible error have no flag; ours is `--
 
 from typing import Annotated
 
-from msgspec import Meta
-
+from volplane.base.settings import Duration, about
 from volplane.sidecars import Common
 
 
 class Settings(Common, frozen=True, kw_only=True):
-    timeout: float = 10.0
+    timeout: Annotated[Duration, about("timeout of one CSI call")] = 10.0
     infeasible_retry_interval: Annotated[
-        float, Meta(description="how long a driver that called the arguments wrong is not asked again")
+        Duration, about("delay before CreateVolume is retried after the driver rejected its arguments")
     ] = 300.0
-    worker_threads: int = 100
-    volume_name_prefix: str = "pvc"
-    volume_name_uuid_length: int = -1
-    strict_topology: bool = False
-    immediate_topology: bool = True
-    extra_create_metadata: bool = False
-    default_fstype: str = ""
-    controller_publish_readonly: bool = False
-    prevent_volume_mode_conversion: bool = True
-    cloning_protection_threads: int = 1
-    snapshot_orphan_sweep_interval: float = 300.0
-    enable_capacity: bool = False
-    capacity_threads: int = 1
-    capacity_poll_interval: float = 60.0
-    capacity_for_immediate_binding: bool = False
-    capacity_ownerref_level: int = 1
-    kube_api_capacity_qps: float = 0.0
-    kube_api_capacity_burst: int = 0
-    node_deployment: bool = False
-    node_deployment_immediate_binding: bool = True
-    node_deployment_base_delay: float = 20.0
-    node_deployment_max_delay: float = 60.0
-    enable_pprof: bool = False  # accepted, like the next one: they are about Go's run time
-    automaxprocs: bool = False
+    worker_threads: Annotated[int, about("claims and volumes that are processed at the same time")] = 100
+    volume_name_prefix: Annotated[str, about("prefix of volume names sent to the driver")] = "pvc"
+    volume_name_uuid_length: Annotated[
+        int, about("characters of the claim's uid in the name; -1 uses all")
+    ] = -1
+    strict_topology: Annotated[bool, about("pass only the topology of the selected node to the driver")] = (
+        False
+    )
+    immediate_topology: Annotated[
+        bool, about("pass the cluster's topologies for classes with Immediate binding")
+    ] = True
+    extra_create_metadata: Annotated[bool, about("send the names of claim and volume with CreateVolume")] = (
+        False
+    )
+    default_fstype: Annotated[str, about("file system of volumes whose class names none", value="FSTYPE")] = (
+        ""
+    )
+    controller_publish_readonly: Annotated[
+        bool, about("set readOnly in the volume's source for claims that are ReadOnlyMany only")
+    ] = False
+    prevent_volume_mode_conversion: Annotated[
+        bool, about("refuse to restore a snapshot into another volume mode")
+    ] = True
+    cloning_protection_threads: Annotated[
+        int, about("clone sources whose protection is processed at the same time")
+    ] = 1
+    snapshot_orphan_sweep_interval: Annotated[
+        Duration, about("interval for removing the protection of snapshots that nothing restores any more")
+    ] = 300.0
+    enable_capacity: Annotated[bool, about("publish CSIStorageCapacity objects")] = False
+    capacity_threads: Annotated[int, about("capacities that are queried at the same time")] = 1
+    capacity_poll_interval: Annotated[Duration, about("interval between GetCapacity calls")] = 60.0
+    capacity_for_immediate_binding: Annotated[
+        bool, about("publish capacities for classes with Immediate binding, too")
+    ] = False
+    capacity_ownerref_level: Annotated[
+        int, about("owner of the capacities: 0 pod, 1 its controller, 2 that one's; -1 none")
+    ] = 1
+    kube_api_capacity_qps: Annotated[float, about("accepted and ignored: requests are not limited")] = 0.0
+    kube_api_capacity_burst: Annotated[int, about("accepted and ignored: requests are not limited")] = 0
+    node_deployment: Annotated[bool, about("provision only for this node; needs NODE_NAME")] = False
+    node_deployment_immediate_binding: Annotated[
+        bool, about("with --node-deployment: provision for classes with Immediate binding, too")
+    ] = True
+    node_deployment_base_delay: Annotated[
+        Duration, about("with --node-deployment: first delay before claiming an Immediate claim")
+    ] = 20.0
+    node_deployment_max_delay: Annotated[
+        Duration, about("with --node-deployment: longest delay before claiming an Immediate claim")
+    ] = 60.0
+    enable_pprof: Annotated[bool, about("accepted and ignored: profiling of Go programs")] = False
+    automaxprocs: Annotated[bool, about("accepted and ignored: tuning of Go programs")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,15 +1,21 @@
 """The registrar's flags, under upstream's names and with its defaults."""
 
+from typing import Annotated
+
 from msgspec import Struct
+
+from volplane.base.settings import Duration, about
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    kubelet_registration_path: str = ""  # required: the driver's socket as the kubelet sees it
-    csi_address: str = "/run/csi/socket"
-    plugin_registration_path: str = "/registration"
-    timeout: float = 1.0
-    http_endpoint: str = ""
-    health_port: int = 0
+    kubelet_registration_path: Annotated[
+        str, about("the driver's socket as the kubelet sees it; required", value="PATH")
+    ] = ""
+    csi_address: Annotated[str, about("socket of the CSI driver")] = "/run/csi/socket"
+    plugin_registration_path: Annotated[str, about("directory of the registration socket")] = "/registration"
+    timeout: Annotated[Duration, about("timeout of one CSI call")] = 1.0
+    http_endpoint: Annotated[str, about("address for health checks", value="HOST:PORT")] = ""
+    health_port: Annotated[int, about("deprecated: port for health checks; 0 disables them")] = 0
 
     def __post_init__(self) -> None:
         if not self.kubelet_registration_path:

@@ -1,14 +1,21 @@
 """The resizer's flags, under upstream's names and with its defaults; client-side request limits are off."""
 
+from typing import Annotated
+
+from volplane.base.settings import Duration, about
 from volplane.sidecars import Common
 
 
 class Settings(Common, frozen=True, kw_only=True):
-    timeout: float = 10.0
-    workers: int = 10
-    resync_period: float = 600.0
-    handle_volume_inuse_error: bool = True
-    extra_modify_metadata: bool = False
+    timeout: Annotated[Duration, about("timeout of one CSI call")] = 10.0
+    workers: Annotated[int, about("claims that are processed at the same time")] = 10
+    resync_period: Annotated[Duration, about("interval at which every claim is reconciled again")] = 600.0
+    handle_volume_inuse_error: Annotated[
+        bool, about("after an in-use error wait until no pod uses the volume before trying again")
+    ] = True
+    extra_modify_metadata: Annotated[
+        bool, about("send the names of claim and volume with ControllerModifyVolume")
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

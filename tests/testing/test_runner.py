@@ -221,7 +221,7 @@ def test_the_list_names_every_case_with_its_section() -> None:
         (("--driver-command", "./b", "--skip", "["), "--skip is a regular expression, not '['"),
         (
             ("--driver-command", "./b", "--timeout", "nan"),
-            "--timeout is a number of seconds above 0, not nan",
+            "not a finite number of seconds",
         ),
         (("--driver-command", "./b", "--timeout", "0"), "--timeout must be longer than 0s, not 0s"),
         (("--driver-command", "./b", "--seed", "x"), "Invalid value for '--seed'"),

@@ -13,7 +13,7 @@ def test_a_volume_is_made_once_however_often_it_is_asked_for(volplane_cluster, c
     lost = volplane_cluster.cut("CreateVolume", after=True)  # the driver has made it, and nobody knows
     claim().bound()
     assert lost.reached().code == "UNAVAILABLE"
-    asked = volplane_cluster.called("CreateVolume")
+    asked = volplane_cluster.calls_to("CreateVolume")
     assert [call.code for call in asked] == ["UNAVAILABLE", "OK"]
     assert asked[0].request == asked[1].request
 

@@ -26,11 +26,11 @@ PIECE = 0.1  # seconds
 LAST_WORDS = 4000  # characters of its log
 
 
-class CannotStart(Exception):
+class DriverStartError(Exception):
     """The driver does not come up; says what it said."""
 
 
-class Instance:
+class DriverProcess:
     """One process of the driver."""
 
     def __init__(self, name: str, command: Command, directory: Path, host: Host, *, mode: str) -> None:
@@ -69,18 +69,20 @@ class Instance:
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                code, said = ended.result(), self.words() or "it says nothing"
-                raise CannotStart(f"{self.name}: the driver ended with code {code}: {said}")
+                code, said = ended.result(), self.log_tail() or "it says nothing"
+                raise DriverStartError(f"{self.name}: the driver ended with code {code}: {said}")
             await ready
         except TimeoutError:
             text = f"{self.name}: nothing listens at {self.socket} after {START:g} s"
-            raise CannotStart(f"{text}{self._untold()}: {self.words() or 'it says nothing'}") from None
+            raise DriverStartError(
+                f"{text}{self._fail_if_exited()}: {self.log_tail() or 'it says nothing'}"
+            ) from None
         finally:
             ready.cancel()
             ended.cancel()
             await asyncio.gather(ready, ended, return_exceptions=True)
 
-    def _untold(self) -> str:
+    def _fail_if_exited(self) -> str:
         words = (*self._command.argv, *self._command.env.values())
         if any(name in word for name in ("CSI_ENDPOINT", "CSI_SOCKET") for word in words):
             return ""
@@ -110,7 +112,7 @@ class Instance:
         await self.kill()
         await self.start()
 
-    async def forget(self) -> None:
+    async def delete_state(self) -> None:
         """Its own state is gone, as on a new machine."""
         await self.kill()
         await self._host.call(shutil.rmtree, self._state, True)
@@ -129,15 +131,15 @@ class Instance:
         """How many processes its session has beside itself."""
         return len(_session(self._process.pid)) - 1 if self._process is not None else 0
 
-    def logged(self) -> int:
+    def log_size(self) -> int:
         """How much it has logged, in bytes."""
         return os.path.getsize(self.log) if os.path.exists(self.log) else 0
 
-    def words(self, most: int = LAST_WORDS, since: int = 0) -> str:
+    def log_tail(self, most: int = LAST_WORDS, since: int = 0) -> str:
         """The end of what it has logged."""
         try:
             with open(self.log, "rb") as file:
-                file.seek(max(since, self.logged() - most))
+                file.seek(max(since, self.log_size() - most))
                 return file.read().decode(errors="replace").strip()
         except FileNotFoundError:
             return ""

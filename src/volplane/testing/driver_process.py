@@ -38,6 +38,7 @@ class DriverProcess:
         self.socket = str(self.root / "csi.sock")
         self.log = str(directory / f"{name}.log")
         self.channel = Channel(self.socket, component="test-driver")
+        self._old_channels: list[Channel] = []
         self.starts = 0
         self._command, self._host = command, host
         self._state, self._shared = self.root / "state", directory / "shared"
@@ -62,6 +63,11 @@ class DriverProcess:
         own = {name: filled(value, self._values) for name, value in self._command.env.items()}
         script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
         env = {**os.environ, **self._values, **own}
+        if self.starts:
+            # A channel may take a moment to notice that the process behind it was killed. The old one stays
+            # open: calls that were cut off still wait for their error on it.
+            self._old_channels.append(self.channel)
+            self.channel = Channel(self.socket, component="test-driver")
         self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
         self.starts += 1
         ready = asyncio.ensure_future(self._listens())
@@ -75,14 +81,14 @@ class DriverProcess:
         except TimeoutError:
             text = f"{self.name}: nothing listens at {self.socket} after {START:g} s"
             raise DriverStartError(
-                f"{text}{self._fail_if_exited()}: {self.log_tail() or 'it says nothing'}"
+                f"{text}{self._endpoint_hint()}: {self.log_tail() or 'it says nothing'}"
             ) from None
         finally:
             ready.cancel()
             ended.cancel()
             await asyncio.gather(ready, ended, return_exceptions=True)
 
-    def _fail_if_exited(self) -> str:
+    def _endpoint_hint(self) -> str:
         words = (*self._command.argv, *self._command.env.values())
         if any(name in word for name in ("CSI_ENDPOINT", "CSI_SOCKET") for word in words):
             return ""
@@ -125,7 +131,8 @@ class DriverProcess:
                 async with asyncio.timeout(grace):
                     await self._process.wait()
         await self.kill()
-        await self.channel.close()
+        for channel in (*self._old_channels, self.channel):
+            await channel.close()
 
     def children(self) -> int:
         """How many processes its session has beside itself."""

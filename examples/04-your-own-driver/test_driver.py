@@ -11,9 +11,9 @@ def test_a_volume_keeps_its_data_when_its_pod_moves(claim, pod):
 
 def test_a_volume_is_made_once_however_often_it_is_asked_for(volplane_cluster, claim):
     lost = volplane_cluster.cut("CreateVolume", after=True)  # the driver has made it, and nobody knows
-    claim().bound()
+    claim().wait_until_bound()
     assert lost.reached().code == "UNAVAILABLE"
-    asked = volplane_cluster.called("CreateVolume")
+    asked = volplane_cluster.calls_to("CreateVolume")
     assert [call.code for call in asked] == ["UNAVAILABLE", "OK"]
     assert asked[0].request == asked[1].request
 

@@ -24,7 +24,7 @@ from volplane.host import Host
 from volplane.store.memory import MemoryStore
 from volplane.testing import runner
 from volplane.testing.cases import ALL, SANITY
-from volplane.testing.report import Run
+from volplane.testing.report import DriverTestRun
 from volplane.testing.runner import Verdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -111,7 +111,7 @@ async def disks(place: Path, directory: Path, *, world: str = "") -> AsyncIterat
     await host.close()
 
 
-def check(run: Run, part: str, lacks: Set[str], refuses: Set[str]) -> None:
+def check(run: DriverTestRun, part: str, lacks: Set[str], refuses: Set[str]) -> None:
     """Every case of the part has passed, but for those that need what the driver does not promise."""
     assert wrong(run) == {}
     beyond = {case.name for case in PARTS[part] if lacks & set(case.needs) or case.name in refuses}
@@ -180,7 +180,7 @@ def test_a_correct_driver_passes_everything_by_the_command(tmp_path: Path) -> No
     told = json.loads(files["json"].read_text())
     assert told["driver"] == "blocks.example.com"
     assert told["failed"] == 0
-    assert len(told["cases"]) == len(runner.chosen(ALL, "", "^sanity/"))
+    assert len(told["cases"]) == len(runner.select_cases(ALL, "", "^sanity/"))
     ran = {case["name"] for case in told["cases"] if case["verdict"] == "passed"}
     assert {"twice/CreateVolume", "killed during/NodeStageVolume", "cluster/snapshot and restore"} <= ran
     suite = ElementTree.parse(files["junit"]).getroot()[0]

@@ -98,5 +98,7 @@ async def test_upstreams_example_driver_has_volumes_that_live_with_a_pod(tmp_pat
         {**about, "metadata": {"name": "hostpath.csi.k8s.io"}},
     ]
     (tmp_path / "driver.yaml").write_text(yaml.safe_dump_all(documents))
-    run = await driven(guest.read(tmp_path / "driver.yaml"), cases=runner.chosen(ALL, "^cluster/inline$", ""))
+    run = await driven(
+        guest.read(tmp_path / "driver.yaml"), cases=runner.select_cases(ALL, "^cluster/inline$", "")
+    )
     assert {result.name: result.verdict for result in run.results} == {"cluster/inline": Verdict.PASSED}

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import blocks
 from volplane.host import devices
-from volplane.testing import ledger
-from volplane.testing.handle import Handle
+from volplane.testing import call_audit
+from volplane.testing.sync_cluster import SyncCluster
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -24,17 +24,17 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
     ],
 )
 def test_what_only_the_driver_has_is_left_behind(mutant: str, left: tuple[str, ...], tmp_path: Path) -> None:
-    handle = Handle.start(blocks.line(mutant), {"nodes": 1}, tmp_path)
+    handle = SyncCluster.start(blocks.line(mutant), {"nodes": 1}, tmp_path)
     try:
-        handle.begin()
+        handle.begin_test()
         handle.cut("CreateVolume", after=True)  # so that it is asked for twice
         handle.pod(handle.claim())
         found = handle.clean()
-        assert len(handle.called("CreateVolume")) == 2
+        assert len(handle.calls_to("CreateVolume")) == 2
     finally:
         handle.stop()
     assert len(found) == len(left), found
     for said, pattern in zip(found, left, strict=True):
         assert re.fullmatch(pattern, said)
-    mine = ledger.volumes(handle.tap.calls)
+    mine = call_audit.requested_volumes(handle.tap.calls)
     assert not [file for file in devices.loops().values() if Path(file.split()[0]).stem in mine]

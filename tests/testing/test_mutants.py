@@ -7,9 +7,9 @@ import pytest
 from tests.support import blocks
 from tests.support.blocks.mutants import MUTANTS
 from volplane.cluster import guest
-from volplane.testing import runner, session
+from volplane.testing import driver_run, runner
 from volplane.testing.cases import ALL
-from volplane.testing.runner import Result, Settings, Verdict
+from volplane.testing.runner import CaseSettings, Result, Verdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -101,10 +101,10 @@ def test_every_mutant_has_its_case() -> None:
 async def test_a_broken_driver_is_caught(mutant: str) -> None:
     case, section, word = CAUGHT[mutant]
     told: list[Result] = []
-    settings = Settings(seed=SEED, timeout=5.0 if mutant == "deadlocks" else 120.0)
-    run = await session.drive(
+    settings = CaseSettings(seed=SEED, timeout=5.0 if mutant == "deadlocks" else 120.0)
+    run = await driver_run.run_driver_tests(
         guest.from_command(blocks.line(mutant)),
-        runner.chosen(ALL, f"^(identity/name|{case})$", ""),
+        runner.select_cases(ALL, f"^(identity/name|{case})$", ""),
         settings,
         told.append,
         secrets={"key": "sesame"},

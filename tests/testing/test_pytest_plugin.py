@@ -79,7 +79,7 @@ def test_has_a_cluster_in_order(volplane_cluster, claim, pod):
     data = claim()
     pod(data).write("line", "hello")
     assert volplane_cluster.driver == "folders.example.com"
-    assert [c.code for c in volplane_cluster.called("NodePublishVolume")] == ["OK"]
+    assert [c.code for c in volplane_cluster.calls_to("NodePublishVolume")] == ["OK"]
     with pytest.raises(AssertionError, match="ended with 1"):
         pod(data).read("nothing")
 """

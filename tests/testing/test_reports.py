@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from volplane.csi.tap import Call
-from volplane.testing.report import Run, console, machine, page
+from volplane.testing.report import DriverTestRun, console, machine, page
 from volplane.testing.runner import Result, Verdict
 
 CALL = Call(
@@ -48,8 +48,8 @@ def results() -> list[Result]:
     ]
 
 
-def made(*, complete: bool = True) -> Run:
-    run = Run("d.example.com", "1.2", ["CREATE_DELETE_VOLUME"], 42, LINE, 3.25, ["n1"], results())
+def made(*, complete: bool = True) -> DriverTestRun:
+    run = DriverTestRun("d.example.com", "1.2", ["CREATE_DELETE_VOLUME"], 42, LINE, 3.25, ["n1"], results())
     run.complete = complete
     return run
 
@@ -80,7 +80,7 @@ def test_a_run_that_was_stopped_says_so_everywhere(tmp_path: Path) -> None:
 def test_calls_that_only_clean_up_are_not_taken_for_the_reason(tmp_path: Path) -> None:
     run, stream = made(), io.StringIO()
     failed = run.results[1]
-    failed.judged = 100.6
+    failed.verdict_at = 100.6
     failed.calls = [CALL, *(structs.replace(CALL, method="DeleteVolume", start=101.0 + n) for n in range(9))]
     console.Progress(stream, total=3).end(run)
     assert "CreateVolume INTERNAL" in stream.getvalue()
@@ -101,7 +101,7 @@ def test_a_terminal_shows_the_case_that_runs(monkeypatch: pytest.MonkeyPatch) ->
     screen, file = Terminal(), io.StringIO()
     for stream in (screen, file):
         progress = console.Progress(stream, total=3)
-        progress.begins("provision/slow one")
+        progress.case_starts("provision/slow one")
         progress.end(made())
     assert "provision/slow one" in screen.getvalue()
     assert "slow one" not in file.getvalue()
@@ -111,7 +111,7 @@ def test_the_terminal_tells_what_is_wrong_and_what_was_not_promised() -> None:
     run, stream = made(), io.StringIO()
     progress = console.Progress(stream, total=3)
     for result in run.results:
-        progress.told(result)
+        progress.case_ended(result)
     progress.end(run)
     text = stream.getvalue()
     assert "3/3 - clone/data not promised: CLONE_VOLUME" in text

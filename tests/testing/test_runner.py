@@ -17,19 +17,19 @@ from volplane.cli.test_driver import command
 from volplane.csi import tap, v1
 from volplane.csi.outcome import CallError, Code
 from volplane.testing import runner
-from volplane.testing.case import Broken, Case, NotPromised, Table
+from volplane.testing.capabilities import WORDS, DriverCapabilities
+from volplane.testing.case import Case, CaseFailure, CaseTable, NotSupported
 from volplane.testing.cases import ALL
-from volplane.testing.promises import WORDS, Promises
-from volplane.testing.runner import Result, Settings, Verdict
+from volplane.testing.runner import CaseSettings, Result, Verdict
 
-SETTINGS = Settings(seed=1, timeout=60.0)
+SETTINGS = CaseSettings(seed=1, timeout=60.0)
 
 
 class Idle:
     """A world without a driver."""
 
     def __init__(self, problems: list[str] | None = None) -> None:
-        self.promises = Promises(controller={"CREATE_DELETE_VOLUME"})
+        self.promises = DriverCapabilities(controller={"CREATE_DELETE_VOLUME"})
         self.tap, self.random = tap.Tap(), Random(0)
         self.problems, self.cleaned, self.revived = problems or [], 0, 0
         self.repeated, self.waiting = 0, ""
@@ -42,10 +42,10 @@ class Idle:
     async def revive(self) -> None:
         self.revived += 1
 
-    async def waited(self) -> str:
+    async def describe_wait(self) -> str:
         return self.waiting
 
-    def marks(self) -> dict[str, int]:
+    def log_positions(self) -> dict[str, int]:
         return {}
 
     def logs(self, since: dict[str, int]) -> dict[str, str]:
@@ -57,7 +57,7 @@ def case(run: Callable[[Idle], Awaitable[None]], *needs: str) -> Case:
 
 
 async def judged(run: Callable[[Idle], Awaitable[None]], *needs: str, world: Idle | None = None) -> Result:
-    return await runner.judged(world or Idle(), case(run, *needs), SETTINGS)
+    return await runner.run_case(world or Idle(), case(run, *needs), SETTINGS)
 
 
 async def nothing(world: Idle) -> None:
@@ -85,7 +85,7 @@ async def test_what_is_not_promised_is_not_run() -> None:
 @pytest.mark.virtual
 async def test_a_case_may_find_out_that_nothing_was_promised() -> None:
     async def finds(world: Idle) -> None:
-        raise NotPromised("its volumes stay where they are")
+        raise NotSupported("its volumes stay where they are")
 
     assert (await judged(finds)).reason == "not promised: its volumes stay where they are"
 
@@ -93,7 +93,7 @@ async def test_a_case_may_find_out_that_nothing_was_promised() -> None:
 @pytest.mark.virtual
 async def test_a_broken_demand_has_its_own_section() -> None:
     async def broken(world: Idle) -> None:
-        raise Broken("too small", section="CSI: NodeStageVolume")
+        raise CaseFailure("too small", section="CSI: NodeStageVolume")
 
     result = await judged(broken)
     assert (result.verdict, result.section) == (Verdict.FAILED, "CSI: NodeStageVolume")
@@ -144,7 +144,7 @@ async def test_a_case_has_its_own_calls_when_the_oldest_are_not_kept_any_more(
 
         for _ in range(7):
             await world.tap.passed("Probe", "me", "here", v1.ProbeRequest(), send)
-        raise Broken("to be seen")
+        raise CaseFailure("to be seen")
 
     world = Idle()
     numbers = [[c.number for c in (await judged(calls, world=world)).calls] for _ in range(6)]
@@ -179,19 +179,19 @@ async def test_a_case_has_the_same_chances_alone_as_among_others() -> None:
     async def draws(world: Idle) -> None:
         drawn.append(world.random.random())
 
-    table = Table()
+    table = CaseTable()
     table.add("a/one", "X", "", draws)
     table.add("a/two", "X", "", draws)
     world = Idle()
     await runner.run(world, list(table), SETTINGS, lambda result: None)
-    await runner.run(world, runner.chosen(table, "two", ""), SETTINGS, lambda result: None)
-    await runner.run(world, runner.chosen(table, "two", ""), SETTINGS, lambda result: None, 2)
+    await runner.run(world, runner.select_cases(table, "two", ""), SETTINGS, lambda result: None)
+    await runner.run(world, runner.select_cases(table, "two", ""), SETTINGS, lambda result: None, 2)
     assert drawn[1] == drawn[2]
     assert len({drawn[0], drawn[1], drawn[3]}) == 3
 
 
 def test_cases_are_chosen_by_their_names() -> None:
-    names = [c.name for c in runner.chosen(ALL, "^twice/|^leaks/", "Snapshot|mounts")]
+    names = [c.name for c in runner.select_cases(ALL, "^twice/|^leaks/", "Snapshot|mounts")]
     assert "twice/CreateVolume" in names
     assert "leaks/files" in names
     assert not any("Snapshot" in name or "mounts" in name for name in names)
@@ -201,7 +201,7 @@ def test_cases_have_names_of_their_own_and_needs_that_are_known() -> None:
     names = [c.name for c in ALL]
     assert len(set(names)) == len(names) >= 150
     assert {need for c in ALL for need in c.needs} <= WORDS.keys()
-    assert all(c.section.startswith(("CSI: ", "Kubernetes: ", "csi-sanity")) and c.demands for c in ALL)
+    assert all(c.section.startswith(("CSI: ", "Kubernetes: ", "csi-sanity")) and c.requirement for c in ALL)
 
 
 def test_the_list_names_every_case_with_its_section() -> None:

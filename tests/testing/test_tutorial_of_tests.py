@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from volplane.cluster import guest
-from volplane.testing import runner, session
+from volplane.testing import driver_run, runner
 from volplane.testing.cases import ALL
-from volplane.testing.report import Run
-from volplane.testing.runner import Settings, Verdict
+from volplane.testing.report import DriverTestRun
+from volplane.testing.runner import CaseSettings, Verdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -32,11 +32,11 @@ def typed(place: Path, *, lines: int) -> None:
         subprocess.run(["sh", "-c", line.replace("docs/", f"{ROOT}/docs/")], cwd=place, check=True)
 
 
-async def run(program: Path, focus: str) -> Run:
+async def run(program: Path, focus: str) -> DriverTestRun:
     line = f"PYTHONPATH={ROOT / 'src'} {sys.executable} {program} $SHARED_DIR $CSI_SOCKET $NODE_ID"
-    cases = runner.chosen(ALL, focus, "")
-    return await session.drive(
-        guest.from_command(line), cases, Settings(seed=1, timeout=120.0), lambda result: None
+    cases = runner.select_cases(ALL, focus, "")
+    return await driver_run.run_driver_tests(
+        guest.from_command(line), cases, CaseSettings(seed=1, timeout=120.0), lambda result: None
     )
 
 

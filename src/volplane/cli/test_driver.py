@@ -23,11 +23,11 @@ from volplane.cluster.brought import BadImage, mapping, read
 from volplane.cluster.errors import CannotStart as CannotBring
 from volplane.cluster.guest import Guest
 from volplane.csi.outcome import CallError
-from volplane.testing import runner, session
+from volplane.testing import driver_run, runner
 from volplane.testing.case import Case
 from volplane.testing.cases import ALL
-from volplane.testing.instances import CannotStart
-from volplane.testing.report import Run, console, machine, page
+from volplane.testing.driver_process import DriverStartError
+from volplane.testing.report import DriverTestRun, console, machine, page
 
 NAME = "volplane"
 TIMEOUT = 60.0
@@ -104,7 +104,7 @@ def command(
     """
     for option, pattern in (("--focus", focus), ("--skip", skip)):
         _check_pattern(option, pattern)
-    cases = runner.chosen(ALL, focus, skip)
+    cases = runner.select_cases(ALL, focus, skip)
     if listing:
         _list(cases)
         return
@@ -148,14 +148,14 @@ def command(
     }
     pairs = [(option, word) for option, words in said.items() for word in words if word]
     again = [_called(sys.argv[0]), "test-driver", *chain.from_iterable(pairs)]
-    chosen = runner.Settings(
+    chosen = runner.CaseSettings(
         focus=focus,
         skip=skip,
         seed=random.randrange(SEEDS) if seed is None else seed,
         repeat=repeat,
         timeout=timeout,
     )
-    begun: list[Run] = []
+    begun: list[DriverTestRun] = []
 
     async def work(stop: asyncio.Event) -> None:
         await until(stop, _test(brought, cases, chosen, again, sent, wanted, mutable, begun))
@@ -174,16 +174,16 @@ def command(
 async def _test(
     brought: Guest,
     cases: Sequence[Case],
-    settings: runner.Settings,
+    settings: runner.CaseSettings,
     again: Sequence[str],
     secrets: dict[str, str],
     parameters: dict[str, str],
     mutable: dict[str, str],
-    begun: list[Run],
+    begun: list[DriverTestRun],
 ) -> None:
     progress = console.Progress(sys.stdout, total=len(cases) * settings.repeat)
 
-    def started(run: Run) -> None:
+    def started(run: DriverTestRun) -> None:
         begun.append(run)
         promises = ", ".join(run.promises) or "nothing beyond mounting"
         progress.console.print(
@@ -191,19 +191,19 @@ async def _test(
         )
 
     try:
-        await session.drive(
+        await driver_run.run_driver_tests(
             brought,
             cases,
             settings,
-            progress.told,
+            progress.case_ended,
             command=again,
             secrets=secrets,
             parameters=parameters,
             mutable=mutable,
             started=started,
-            begins=progress.begins,
+            begins=progress.case_starts,
         )
-    except (CannotStart, CannotBring) as error:
+    except (DriverStartError, CannotBring) as error:
         raise Failure(str(error)) from error
     except CallError as error:
         raise Failure(f"the driver does not say what it is: {error}") from error
@@ -245,7 +245,7 @@ def _nothing(focus: str, skip: str) -> str:
     return f"{wanted}{without} leaves no case; --list shows their names"
 
 
-def _write(run: Run, places: Mapping[str, str | None]) -> None:
+def _write(run: DriverTestRun, places: Mapping[str, str | None]) -> None:
     """One that cannot be written costs no other. Raises Failure."""
     problems = []
     for option, path in places.items():

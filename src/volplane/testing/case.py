@@ -11,7 +11,7 @@ SPEC = "CSI"
 KUBERNETES = "Kubernetes"
 
 
-class Broken(AssertionError):
+class CaseFailure(AssertionError):
     """The driver does not do what is demanded; `section` if it is another than the case's own."""
 
     def __init__(self, what: str, *, section: str = "") -> None:
@@ -19,24 +19,24 @@ class Broken(AssertionError):
         self.section = section
 
 
-class NotPromised(Exception):
+class NotSupported(Exception):
     """The driver never said that it can do this: the case says nothing about it."""
 
 
 class Case(Struct, frozen=True):
     name: str  # "attach/one node only"
     section: str  # "CSI: ControllerPublishVolume Errors", as the specification's heading has it
-    demands: str  # in one or two sentences
+    requirement: str  # in one or two sentences
     run: Callable[[Any], Awaitable[None]]
     needs: tuple[str, ...] = ()  # of `Promises.has`
-    whole: bool = False  # needs a cluster, not only sockets
-    apart: bool = False  # whose roles are processes, so that each can be killed
+    needs_cluster: bool = False  # needs a cluster, not only sockets
+    needs_processes: bool = False  # whose roles are processes, so that each can be killed
 
 
 Body = Callable[[Any], Awaitable[None]]
 
 
-class Table:
+class CaseTable:
     """The cases of one module, in the order in which they are written."""
 
     def __init__(self, *, whole: bool = False, apart: bool = False) -> None:
@@ -58,7 +58,7 @@ class Table:
         self._cases.append(Case(name, title, demands, body, needs, self._whole, self._apart))
 
 
-def demand(holds: object, what: str, *, section: str = "") -> None:
+def require(holds: object, what: str, *, section: str = "") -> None:
     """Raises Broken unless it holds."""
     if not holds:
-        raise Broken(what, section=section and f"{SPEC}: {section}")
+        raise CaseFailure(what, section=section and f"{SPEC}: {section}")

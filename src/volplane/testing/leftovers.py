@@ -16,8 +16,8 @@ from volplane.csi.outcome import CallError
 from volplane.csi.tap import Call, Tap
 from volplane.host import Host
 from volplane.host.devices import DELETED
-from volplane.testing import asking, ledger
-from volplane.testing.promises import Promises
+from volplane.testing import call_audit, driver_query
+from volplane.testing.capabilities import DriverCapabilities
 
 RELEASES, RELEASE_PAUSE = 20, 0.1  # a device is busy until the last process of its container is gone
 LISTING = 15.0  # seconds in which a driver that was killed answers again
@@ -37,7 +37,7 @@ async def mounts(host: Host, roots: Iterable[Path]) -> list[str]:
 
 async def devices(host: Host, directory: Path, calls: Iterable[Call]) -> dict[str, str]:
     """Those that are bound to files there. One that is deleted is nowhere: it had the name of a volume."""
-    found, volumes = await host.loops_below(str(directory)), ledger.volumes(calls)
+    found, volumes = await host.loops_below(str(directory)), call_audit.requested_volumes(calls)
     for device, file in (await host.loops()).items():
         path = Path(file.removesuffix(DELETED))
         if file.endswith(DELETED) and {path.name, path.stem} & volumes:
@@ -66,11 +66,11 @@ class Leftovers:
         self._cluster, self._tap = cluster, tap
         self._controllers: set[str] = set()  # sockets
 
-    async def found(self) -> list[str]:
+    async def find(self) -> list[str]:
         host, place = self._cluster.host, self._cluster.layout.directory
         mounted = await mounts(host, [member.root for member in self._cluster.members])
         bound = await devices(host, place, self._tap.calls)
-        volumes, snapshots = await self._listed(str(place))
+        volumes, snapshots = await self._find_unknown_to_cluster(str(place))
         return [
             *(f"mount {target}" for target in mounted),
             *(f"loop device {device} of {file}" for device, file in bound.items()),
@@ -78,24 +78,24 @@ class Leftovers:
             *(f"snapshot {id}, which only the driver knows" for id in snapshots),
         ]
 
-    async def since(self, before: set[str]) -> list[str]:
+    async def find_new(self, before: set[str]) -> list[str]:
         """What was not there before, when a container's last process has had a moment to let go of it."""
         left: list[str] = []
         for _ in range(RELEASES):
-            if not (left := sorted(set(await self.found()) - before)):
+            if not (left := sorted(set(await self.find()) - before)):
                 break
             await asyncio.sleep(RELEASE_PAUSE)
         return left
 
-    async def _listed(self, place: str) -> asking.Listed:
+    async def _find_unknown_to_cluster(self, place: str) -> driver_query.VolumesAndSnapshots:
         """What a driver of the user's has, if it lists it, and no object of the cluster is for."""
         facts = self._cluster.learned.facts
-        self._controllers |= asking.controllers(self._tap.calls, place)  # not all calls are kept
-        promises = Promises(controller={name for fact in facts for name in fact.controller})
+        self._controllers |= driver_query.controller_sockets(self._tap.calls, place)  # not all calls are kept
+        promises = DriverCapabilities(controller={name for fact in facts for name in fact.controller})
         try:
             async with asyncio.timeout(LISTING):
                 sockets = filter(os.path.exists, self._controllers)
-                volumes, snapshots = await asking.listed(promises, sockets)
+                volumes, snapshots = await driver_query.list_volumes_and_snapshots(promises, sockets)
         except (TimeoutError, CallError) as error:
             log.warning("whether the driver has more than the cluster is not known: %s", error or "no answer")
             return frozenset(), frozenset()

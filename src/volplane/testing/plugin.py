@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from volplane.testing.handle import Handle
-    from volplane.testing.things import Claim, RunningPod
+    from volplane.testing.object_handles import ClaimHandle, RunningPod
+    from volplane.testing.sync_cluster import SyncCluster
 
 GROUP = "volplane"
 _OPTIONS = {
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addini(name, about, default="")
 
 
-def _chosen(config: pytest.Config, name: str) -> str:
+def _option(config: pytest.Config, name: str) -> str:
     return str(config.getoption(f"volplane_{name}") or config.getini(name) or "")
 
 
@@ -48,7 +48,7 @@ def csi_driver(pytestconfig: pytest.Config) -> object:
 
     Make a fixture of the same name to say it in Python.
     """
-    line, file = _chosen(pytestconfig, "csi_driver_command"), _chosen(pytestconfig, "csi_driver")
+    line, file = _option(pytestconfig, "csi_driver_command"), _option(pytestconfig, "csi_driver")
     if line and file:
         raise pytest.UsageError("csi-driver and csi-driver-command: the driver under test is one of them")
     return line or ((pytestconfig.rootpath / file) if file else None)
@@ -60,15 +60,15 @@ def volplane_settings() -> Mapping[str, Any]:
     return {"max_container_restart_period": 1.0}  # drivers are killed often here
 
 
-class Keeper:
+class ClusterPool:
     """The cluster of this process: started when it is wanted, and anew after a test that left a disorder."""
 
-    def __init__(self, start: Callable[[], Handle]) -> None:
+    def __init__(self, start: Callable[[], SyncCluster]) -> None:
         self._start = start
-        self._handle: Handle | None = None
+        self._handle: SyncCluster | None = None
         self._failure = ""
 
-    def get(self) -> Handle:
+    def get(self) -> SyncCluster:
         """Fails the test if it does not start; it is tried once, not for every test again."""
         from volplane.cluster.errors import CannotStart
 
@@ -88,18 +88,20 @@ class Keeper:
 
 
 @pytest.fixture(scope="session")
-def volplane_keeper(
+def volplane_pool(
     pytestconfig: pytest.Config, csi_driver: object, volplane_settings: Mapping[str, Any]
-) -> Iterator[Keeper]:
+) -> Iterator[ClusterPool]:
     if os.geteuid() != 0:
         pytest.skip("a cluster needs root: volumes are mounted for real")
-    from volplane.testing.handle import Handle
+    from volplane.testing.sync_cluster import SyncCluster
 
-    nodes = _nodes(_chosen(pytestconfig, "csi_nodes"))
+    nodes = _nodes(_option(pytestconfig, "csi_nodes"))
     directory = Path(pytestconfig.rootpath)
-    keeper = Keeper(lambda: Handle.start(csi_driver, {"nodes": nodes, **volplane_settings}, directory))
-    yield keeper
-    keeper.discard()
+    pool = ClusterPool(
+        lambda: SyncCluster.start(csi_driver, {"nodes": nodes, **volplane_settings}, directory)
+    )
+    yield pool
+    pool.discard()
 
 
 def _nodes(text: str) -> int:
@@ -109,28 +111,28 @@ def _nodes(text: str) -> int:
 
 
 @pytest.fixture
-def volplane_cluster(volplane_keeper: Keeper) -> Iterator[Handle]:
+def volplane_cluster(volplane_pool: ClusterPool) -> Iterator[SyncCluster]:
     """A cluster with the driver in it. What a test makes is removed after it, and nothing may be left."""
-    handle = volplane_keeper.get()
-    handle.begin()
+    handle = volplane_pool.get()
+    handle.begin_test()
     yield handle
     try:
         left = handle.clean()
     except BaseException:
-        volplane_keeper.discard()
+        volplane_pool.discard()
         raise
     if left:
-        volplane_keeper.discard()
+        volplane_pool.discard()
         pytest.fail("the test leaves behind:\n" + "\n".join(f"  {one}" for one in left), pytrace=False)
 
 
 @pytest.fixture
-def claim(volplane_cluster: Handle) -> Callable[..., Claim]:
+def claim(volplane_cluster: SyncCluster) -> Callable[..., ClaimHandle]:
     """`claim(size="1Gi", mode="ReadWriteOnce", block=False, source=None)` makes a claim."""
     return volplane_cluster.claim
 
 
 @pytest.fixture
-def pod(volplane_cluster: Handle) -> Callable[..., RunningPod]:
+def pod(volplane_cluster: SyncCluster) -> Callable[..., RunningPod]:
     """`pod(claim, node="")` is a pod that runs, with the claim's volume at /data."""
     return volplane_cluster.pod

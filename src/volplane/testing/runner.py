@@ -21,9 +21,9 @@ from volplane.csi.outcome import CallError
 from volplane.csi.redact import STRIPPED
 from volplane.csi.services import METHODS
 from volplane.csi.tap import Call, Tap
-from volplane.testing.case import SPEC, Broken, Case, NotPromised
-from volplane.testing.instances import CannotStart
-from volplane.testing.promises import Promises
+from volplane.testing.capabilities import DriverCapabilities
+from volplane.testing.case import SPEC, Case, CaseFailure, NotSupported
+from volplane.testing.driver_process import DriverStartError
 
 CLEANING = 120.0  # seconds
 SHORTEST = 4  # letters of a secret that is looked for: shorter words are everywhere
@@ -47,10 +47,10 @@ class Result(Struct):
     calls: list[Call] = []
     logs: dict[str, str] = {}  # by instance; of failed cases
     began: float = 0.0  # time.monotonic, to which the calls' times refer
-    judged: float = 0.0  # when the verdict fell: calls that began later removed what the case had made
+    verdict_at: float = 0.0  # when the verdict fell: calls that began later removed what the case had made
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class CaseSettings(Struct, frozen=True, kw_only=True):
     focus: str = ""
     skip: str = ""
     seed: int = 0
@@ -58,10 +58,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     timeout: float = 60.0  # seconds for one case
 
 
-class World(Protocol):
+class CaseEnvironment(Protocol):
     """Where cases run."""
 
-    promises: Promises
+    promises: DriverCapabilities
     tap: Tap
     random: Random
     repeated: int
@@ -71,23 +71,23 @@ class World(Protocol):
 
     async def revive(self) -> None: ...
 
-    async def waited(self) -> str: ...
+    async def describe_wait(self) -> str: ...
 
-    def marks(self) -> dict[str, int]: ...
+    def log_positions(self) -> dict[str, int]: ...
 
     def logs(self, since: dict[str, int]) -> dict[str, str]: ...
 
 
-def chosen(cases: Iterable[Case], focus: str, skip: str) -> list[Case]:
+def select_cases(cases: Iterable[Case], focus: str, skip: str) -> list[Case]:
     """By their names. Raises re.error."""
     wanted, unwanted = re.compile(focus or ""), re.compile(skip) if skip else None
     return [c for c in cases if wanted.search(c.name) and not (unwanted and unwanted.search(c.name))]
 
 
 async def run(
-    world: World,
+    world: CaseEnvironment,
     cases: Sequence[Case],
-    settings: Settings,
+    settings: CaseSettings,
     told: Callable[[Result], None],
     round: int = 1,
     *,
@@ -96,20 +96,20 @@ async def run(
     """Each is told of when it begins and when it has ended."""
     for case in cases:
         begins(case.name)
-        told(await judged(world, case, settings, round))
+        told(await run_case(world, case, settings, round))
 
 
-async def judged(world: World, case: Case, settings: Settings, round: int = 1) -> Result:
-    result = Result(case.name, case.section, case.demands, Verdict.PASSED, round=round)
+async def run_case(world: CaseEnvironment, case: Case, settings: CaseSettings, round: int = 1) -> Result:
+    result = Result(case.name, case.section, case.requirement, Verdict.PASSED, round=round)
     if missing := world.promises.missing(case.needs):
         result.verdict, result.reason = Verdict.SKIPPED, f"not promised: {missing}"
         return result
     world.random = Random(f"{settings.seed}/{case.name}/{round}")
-    first, marks = world.tap.mark(), world.marks()
+    first, marks = world.tap.mark(), world.log_positions()
     result.began, before = time.monotonic(), world.repeated
-    await _tried(world, case, settings, result, first)
-    result.judged = time.monotonic()
-    await _cleaned(world, result)
+    await _try_case(world, case, settings, result, first)
+    result.verdict_at = time.monotonic()
+    await _clean_up(world, result)
     result.seconds, result.repeated = time.monotonic() - result.began, world.repeated - before
     if result.verdict is Verdict.FAILED:
         result.calls = world.tap.since(first)
@@ -117,36 +117,38 @@ async def judged(world: World, case: Case, settings: Settings, round: int = 1) -
     return without(result, world.secrets.values())
 
 
-async def _tried(world: World, case: Case, settings: Settings, result: Result, first: int) -> None:
+async def _try_case(
+    world: CaseEnvironment, case: Case, settings: CaseSettings, result: Result, first: int
+) -> None:
     try:
         async with asyncio.timeout(settings.timeout):
             await case.run(world)
-    except NotPromised as reason:
+    except NotSupported as reason:
         result.verdict, result.reason = Verdict.SKIPPED, f"not promised: {reason}"
-    except Broken as error:
+    except CaseFailure as error:
         _fail(result, str(error), error.section)
     except CallError as error:
         _fail(result, *_of_call(error, world.tap.since(first)))
     except TimeoutError:
-        waited = await world.waited()
-        _fail(result, _unanswered(settings.timeout, world.tap.since(first), waited))
+        waited = await world.describe_wait()
+        _fail(result, _calls_without_answer(settings.timeout, world.tap.since(first), waited))
         await world.revive()
-    except CannotStart as error:
+    except DriverStartError as error:
         _fail(result, f"the driver does not start again: {error}", f"{SPEC}: Supervised Lifecycle Management")
         await world.revive()
     except Exception as error:
         _fail(result, f"{type(error).__name__}: {error}")
 
 
-async def _cleaned(world: World, result: Result) -> None:
+async def _clean_up(world: CaseEnvironment, result: Result) -> None:
     try:
         async with asyncio.timeout(CLEANING):
             problems = await world.clean()
-    except (TimeoutError, CannotStart) as error:
+    except (TimeoutError, DriverStartError) as error:
         problems = [f"cleaning up does not come to an end {error}".rstrip()]
         await world.revive()
     if problems and result.verdict is not Verdict.FAILED:
-        result.judged = time.monotonic()
+        result.verdict_at = time.monotonic()
         _fail(result, f"what the case has made cannot be removed: {'; '.join(problems)}")
 
 
@@ -164,7 +166,7 @@ def _of_call(error: CallError, calls: Sequence[Call]) -> tuple[str, str]:
     return str(error), ""
 
 
-def _unanswered(timeout: float, calls: Sequence[Call], waited: str) -> str:
+def _calls_without_answer(timeout: float, calls: Sequence[Call], waited: str) -> str:
     # A call that is given up with the case is ended by us, at the case's own end.
     open_ = [c for c in calls if not c.end or c.code == "CANCELLED"]
     if waited:

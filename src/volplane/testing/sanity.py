@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from volplane.testing.bench import Bench
 from volplane.testing.runner import Result, Verdict
+from volplane.testing.socket_env import SocketEnv
 
 CASE = "sanity/csi-sanity"
 PROGRAM = "csi-sanity"
@@ -30,16 +30,16 @@ SECRETS = (
 VERDICTS = {"passed": Verdict.PASSED, "skipped": Verdict.SKIPPED}
 
 
-def found() -> str | None:
+def find_program() -> str | None:
     return shutil.which(PROGRAM)
 
 
-async def run(bench: Bench, directory: Path) -> list[Result]:
+async def run(bench: SocketEnv, directory: Path) -> list[Result]:
     """A result for each of its specs; one that is skipped if it is not there."""
-    program = found()
+    program = find_program()
     if program is None or not bench.promises.has("create"):
         why = "is not on PATH" if program is None else "needs a driver that makes volumes"
-        return [_whole(Verdict.SKIPPED, f"{PROGRAM} {why}")]
+        return [_full_text(Verdict.SKIPPED, f"{PROGRAM} {why}")]
     await bench.host.call(directory.mkdir, exist_ok=True)
     report = directory / "report.json"
     argv = [
@@ -65,15 +65,15 @@ async def run(bench: Bench, directory: Path) -> list[Result]:
         done = await bench.host.run(argv, timeout=LIMIT, check=False, env=dict(os.environ))
     except TimeoutError:
         await bench.revive()
-        return [_whole(Verdict.FAILED, f"not at its end after {LIMIT:g} s")]
+        return [_full_text(Verdict.FAILED, f"not at its end after {LIMIT:g} s")]
     if not report.exists():
-        return [_whole(Verdict.FAILED, f"no report: {done.output[-2000:]}")]
+        return [_full_text(Verdict.FAILED, f"no report: {done.output[-2000:]}")]
     suites = json.loads(report.read_text())
     specs = [spec for suite in suites for spec in suite.get("SpecReports") or ()]
     return [made for spec in specs if (made := _result(spec)) is not None]
 
 
-def _whole(verdict: Verdict, reason: str) -> Result:
+def _full_text(verdict: Verdict, reason: str) -> Result:
     return Result(CASE, PROGRAM, "Upstream's own tests.", verdict, reason)
 
 

@@ -15,20 +15,20 @@ from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 
 if TYPE_CHECKING:
-    from volplane.testing.bench import Bench, Remote
+    from volplane.testing.socket_env import DriverSocket, SocketEnv
 
 BLOCK_OFFSET = 1 << 20  # where data goes on a raw device
 
 
-class Volume:
+class VolumeUnderTest:
     def __init__(
-        self, bench: Bench, request: v1.CreateVolumeRequest, capability: v1.VolumeCapability
+        self, bench: SocketEnv, request: v1.CreateVolumeRequest, capability: v1.VolumeCapability
     ) -> None:
         self.bench, self.request, self.capability = bench, request, capability
         self.made = v1.Volume()
-        self.attached: dict[str, tuple[Remote, dict[str, str]]] = {}
-        self.staged: dict[str, Remote] = {}  # by path
-        self.targets: dict[str, Remote] = {}
+        self.attached: dict[str, tuple[DriverSocket, dict[str, str]]] = {}
+        self.staged: dict[str, DriverSocket] = {}  # by path
+        self.targets: dict[str, DriverSocket] = {}
         self.deleted = False
 
     @property
@@ -41,7 +41,9 @@ class Volume:
 
     # --- requests
 
-    def publish_request(self, node: Remote, *, readonly: bool = False) -> v1.ControllerPublishVolumeRequest:
+    def publish_request(
+        self, node: DriverSocket, *, readonly: bool = False
+    ) -> v1.ControllerPublishVolumeRequest:
         return v1.ControllerPublishVolumeRequest(
             volume_id=self.id,
             node_id=node.id,
@@ -51,7 +53,7 @@ class Volume:
             volume_context=self.made.volume_context,
         )
 
-    def stage_request(self, node: Remote) -> v1.NodeStageVolumeRequest:
+    def stage_request(self, node: DriverSocket) -> v1.NodeStageVolumeRequest:
         return v1.NodeStageVolumeRequest(
             volume_id=self.id,
             publish_context=self.context(node),
@@ -62,7 +64,7 @@ class Volume:
         )
 
     def mount_request(
-        self, node: Remote, target: str, *, readonly: bool = False
+        self, node: DriverSocket, target: str, *, readonly: bool = False
     ) -> v1.NodePublishVolumeRequest:
         return v1.NodePublishVolumeRequest(
             volume_id=self.id,
@@ -75,10 +77,10 @@ class Volume:
             volume_context=self.made.volume_context,
         )
 
-    def context(self, node: Remote) -> dict[str, str]:
+    def context(self, node: DriverSocket) -> dict[str, str]:
         return self.attached[node.id][1] if node.id in self.attached else {}
 
-    def staging(self, node: Remote) -> str:
+    def staging(self, node: DriverSocket) -> str:
         """As a kubelet lays it out; the directory of a raw device differs, but not in what it is for."""
         name = hashlib.sha256((self.id or self.request.name).encode()).hexdigest()
         parts = ("plugins", "kubernetes.io", "csi", self.bench.promises.name, name, "globalmount")
@@ -86,7 +88,7 @@ class Volume:
         path.mkdir(parents=True, exist_ok=True)
         return str(path)
 
-    def target(self, node: Remote, pod: str = "a") -> str:
+    def target(self, node: DriverSocket, pod: str = "a") -> str:
         name = "dev" if self.block else "mount"
         parts = ("pods", pod, "volumes", "kubernetes.io~csi", self.request.name, name)
         path = node.root.joinpath(*parts)
@@ -100,7 +102,7 @@ class Volume:
         self.made = reply.volume
         return self.made
 
-    async def attach(self, node: Remote, *, readonly: bool = False) -> dict[str, str]:
+    async def attach(self, node: DriverSocket, *, readonly: bool = False) -> dict[str, str]:
         if not self.bench.promises.has("attach"):
             return {}
         request = self.publish_request(node, readonly=readonly)
@@ -109,44 +111,44 @@ class Volume:
         self.attached[node.id] = (node, dict(reply.publish_context))
         return dict(reply.publish_context)
 
-    async def stage(self, node: Remote) -> None:
+    async def stage(self, node: DriverSocket) -> None:
         if self.bench.promises.has("stage"):
             request = self.stage_request(node)
             self.staged[request.staging_target_path] = node
             await node.call("NodeStageVolume", request)
 
-    async def publish(self, node: Remote, pod: str = "a", *, readonly: bool = False) -> str:
+    async def publish(self, node: DriverSocket, pod: str = "a", *, readonly: bool = False) -> str:
         """The path at which the pod would see it."""
         target = self.target(node, pod)
         self.targets[target] = node
         await node.call("NodePublishVolume", self.mount_request(node, target, readonly=readonly))
         return target
 
-    async def up(self, node: Remote) -> str:
+    async def attach_stage_publish(self, node: DriverSocket) -> str:
         await self.attach(node)
         await self.stage(node)
         return await self.publish(node)
 
     # --- back
 
-    async def unpublish(self, node: Remote, pod: str = "a") -> None:
+    async def unpublish(self, node: DriverSocket, pod: str = "a") -> None:
         await self._unpublish(node, self.target(node, pod))
 
-    async def _unpublish(self, node: Remote, target: str) -> None:
+    async def _unpublish(self, node: DriverSocket, target: str) -> None:
         request = v1.NodeUnpublishVolumeRequest(volume_id=self.id, target_path=target)
         await node.call("NodeUnpublishVolume", request)
         self.targets.pop(target, None)
 
-    async def unstage(self, node: Remote) -> None:
+    async def unstage(self, node: DriverSocket) -> None:
         await self._unstage(node, self.staging(node))
 
-    async def _unstage(self, node: Remote, path: str) -> None:
+    async def _unstage(self, node: DriverSocket, path: str) -> None:
         if self.bench.promises.has("stage"):
             request = v1.NodeUnstageVolumeRequest(volume_id=self.id, staging_target_path=path)
             await node.call("NodeUnstageVolume", request)
             self.staged.pop(path, None)
 
-    async def detach(self, node: Remote) -> None:
+    async def detach(self, node: DriverSocket) -> None:
         if self.bench.promises.has("attach"):
             request = v1.ControllerUnpublishVolumeRequest(
                 volume_id=self.id, node_id=node.id, secrets=self.bench.secrets
@@ -159,13 +161,13 @@ class Volume:
         await self.bench.controller.call("DeleteVolume", request)
         self.made, self.deleted = v1.Volume(), True
 
-    async def down(self, node: Remote) -> None:
+    async def unpublish_unstage_detach(self, node: DriverSocket) -> None:
         await self.unpublish(node)
         await self.unstage(node)
         await self.detach(node)
 
-    async def gone(self, node: Remote) -> None:
-        await self.down(node)
+    async def take_down_and_delete(self, node: DriverSocket) -> None:
+        await self.unpublish_unstage_detach(node)
         await self.delete()
 
     async def remove(self) -> list[str]:
@@ -175,28 +177,28 @@ class Volume:
             return await self._remove_unknown()
         for target, node in list(self.targets.items()):
             request = v1.NodeUnpublishVolumeRequest(volume_id=self.id, target_path=target)
-            problems += await _tried(node, "NodeUnpublishVolume", request)
+            problems += await _try_call(node, "NodeUnpublishVolume", request)
         for path, node in list(self.staged.items()):
             stage = v1.NodeUnstageVolumeRequest(volume_id=self.id, staging_target_path=path)
-            problems += await _tried(node, "NodeUnstageVolume", stage)
+            problems += await _try_call(node, "NodeUnstageVolume", stage)
         for node, _ in list(self.attached.values()):
             detach = v1.ControllerUnpublishVolumeRequest(
                 volume_id=self.id, node_id=node.id, secrets=self.bench.secrets
             )
-            problems += await _tried(self.bench.controller, "ControllerUnpublishVolume", detach)
+            problems += await _try_call(self.bench.controller, "ControllerUnpublishVolume", detach)
         delete = v1.DeleteVolumeRequest(volume_id=self.id, secrets=self.bench.secrets)
-        return problems + await _tried(self.bench.controller, "DeleteVolume", delete)
+        return problems + await _try_call(self.bench.controller, "DeleteVolume", delete)
 
     async def _remove_unknown(self) -> list[str]:
         """Its CreateVolume was disturbed: asked again it is known, and can be deleted."""
         if self.deleted:
             return []
         try:
-            reply = await self.bench.controller.settled("CreateVolume", self.request)
+            reply = await self.bench.controller.call_until_settled("CreateVolume", self.request)
         except CallError:
             return []  # what it refuses now it has not made before
         delete = v1.DeleteVolumeRequest(volume_id=reply.volume.volume_id, secrets=self.bench.secrets)
-        return await _tried(self.bench.controller, "DeleteVolume", delete)
+        return await _try_call(self.bench.controller, "DeleteVolume", delete)
 
     # --- data
 
@@ -232,9 +234,9 @@ def _read(path: str, size: int, name: str) -> bytes:
         os.close(descriptor)
 
 
-async def _tried(remote: Remote, method: str, request: Any) -> list[str]:
+async def _try_call(remote: DriverSocket, method: str, request: Any) -> list[str]:
     try:
-        await remote.settled(method, request)
+        await remote.call_until_settled(method, request)
     except CallError as error:
         return [] if error.code is Code.NOT_FOUND else [f"{method}: {error}"]
     return []

@@ -7,22 +7,22 @@ from volplane.testing.case import Case
 from volplane.testing.cases import (
     attach,
     cluster,
+    control_plane_crash,
     controller,
-    copies,
-    deaths,
-    disturbed,
+    driver_crash,
+    expand,
+    faults,
     groups,
-    growth,
     identity,
-    killed,
     leaks,
     metadata,
     modify,
     node,
+    observability,
     order,
-    questions,
+    read_only_rpcs,
     sharing,
-    told,
+    snapshots_clones,
 )
 
 
@@ -37,15 +37,15 @@ BARE: tuple[Case, ...] = (
     *node.case,
     *sharing.case,
     *order.case,
-    *growth.case,
-    *copies.case,
+    *expand.case,
+    *snapshots_clones.case,
     *groups.case,
     *metadata.case,
     *modify.case,
-    *told.case,
-    *disturbed.case,
-    *questions.case,
+    *observability.case,
+    *faults.case,
+    *read_only_rpcs.case,
     *leaks.case,
 )
 SANITY = Case(sanity.CASE, "csi-sanity", "Upstream's own tests, where they are on PATH.", _elsewhere)
-ALL: tuple[Case, ...] = (*BARE, SANITY, *cluster.case, *killed.case, *deaths.case)
+ALL: tuple[Case, ...] = (*BARE, SANITY, *cluster.case, *driver_crash.case, *control_plane_crash.case)

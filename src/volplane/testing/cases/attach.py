@@ -6,12 +6,12 @@ import asyncio
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import Bench, Remote
-from volplane.testing.case import NotPromised, Table, demand
+from volplane.testing.case import CaseTable, NotSupported, require
 from volplane.testing.cases.controller import UNKNOWN
-from volplane.testing.volume import Volume
+from volplane.testing.socket_env import DriverSocket, SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 FEW = 32  # a node's limit up to which it is tried out
 
@@ -24,13 +24,13 @@ FEW = 32  # a node's limit up to which it is tried out
     "create",
     "nodes",
 )
-async def one_node_only(bench: Bench) -> None:
+async def one_node_only(bench: SocketEnv) -> None:
     volume = await bench.create()
-    second = bench.need_second(volume)
+    second = bench.require_second_node(volume)
     await volume.attach(bench.nodes[0])
     request = volume.publish_request(second)
     volume.attached[second.id] = (second, {})  # in case it is done after all
-    await bench.refused(
+    await bench.expect_error(
         (Code.FAILED_PRECONDITION,),
         bench.controller,
         "ControllerPublishVolume",
@@ -46,14 +46,14 @@ async def one_node_only(bench: Bench) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "attach",
 )
-async def unknown_volume(bench: Bench) -> None:
+async def unknown_volume(bench: SocketEnv) -> None:
     request = v1.ControllerPublishVolumeRequest(
         volume_id=UNKNOWN,
         node_id=bench.nodes[0].id,
-        volume_capability=bench.wanted("x").volume_capabilities[0],
+        volume_capability=bench.create_request("x").volume_capabilities[0],
         secrets=bench.secrets,
     )
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND,), bench.controller, "ControllerPublishVolume", request, "of an unknown volume"
     )
 
@@ -65,11 +65,11 @@ async def unknown_volume(bench: Bench) -> None:
     "attach",
     "create",
 )
-async def unknown_node(bench: Bench) -> None:
+async def unknown_node(bench: SocketEnv) -> None:
     volume = await bench.create()
     request = volume.publish_request(bench.nodes[0])
     request.node_id = "volplane-no-such-node"
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND,), bench.controller, "ControllerPublishVolume", request, "to an unknown node"
     )
 
@@ -81,7 +81,7 @@ async def unknown_node(bench: Bench) -> None:
     "attach",
     "create",
 )
-async def detach_idle(bench: Bench) -> None:
+async def detach_idle(bench: SocketEnv) -> None:
     volume = await bench.create()
     await volume.detach(bench.nodes[0])
 
@@ -94,11 +94,11 @@ async def detach_idle(bench: Bench) -> None:
     "attach-readonly",
     "create",
 )
-async def other_access(bench: Bench) -> None:
+async def other_access(bench: SocketEnv) -> None:
     volume = await bench.create()
     await volume.attach(bench.nodes[0])
     request = volume.publish_request(bench.nodes[0], readonly=True)
-    await bench.refused(
+    await bench.expect_error(
         (Code.ALREADY_EXISTS,),
         bench.controller,
         "ControllerPublishVolume",
@@ -114,10 +114,10 @@ async def other_access(bench: Bench) -> None:
     "attach",
     "create",
 )
-async def limit(bench: Bench) -> None:
+async def limit(bench: SocketEnv) -> None:
     node, _, more = await _full(bench)
     request = more.publish_request(node)
-    await bench.refused(
+    await bench.expect_error(
         (Code.RESOURCE_EXHAUSTED,),
         bench.controller,
         "ControllerPublishVolume",
@@ -133,17 +133,17 @@ async def limit(bench: Bench) -> None:
     "attach",
     "create",
 )
-async def given_back(bench: Bench) -> None:
+async def detach_frees_slot(bench: SocketEnv) -> None:
     node, attached, more = await _full(bench)
     await attached.detach(node)
     await more.attach(node)
 
 
-async def _full(bench: Bench) -> tuple[Remote, Volume, Volume]:
+async def _full(bench: SocketEnv) -> tuple[DriverSocket, VolumeUnderTest, VolumeUnderTest]:
     """A node at its limit, one of the volumes that are there, and one that is not."""
     node = bench.nodes[-1]
     if not 0 < node.most <= FEW:
-        raise NotPromised(f"the node's limit is {node.most or 'none'}, and not tried out above {FEW}")
+        raise NotSupported(f"the node's limit is {node.most or 'none'}, and not tried out above {FEW}")
     volumes = [await bench.create(node=node) for _ in range(node.most + 1)]
     for volume in volumes[:-1]:
         await volume.attach(node)
@@ -157,17 +157,19 @@ async def _full(bench: Bench) -> tuple[Remote, Volume, Volume]:
     "create",
     "nodes",
 )
-async def moves(bench: Bench) -> None:
+async def moves(bench: SocketEnv) -> None:
     volume = await bench.create()
-    second = bench.need_second(volume)
-    data = bench.payload()
+    second = bench.require_second_node(volume)
+    data = bench.random_data()
     for node, other in ((bench.nodes[0], second), (second, bench.nodes[0])):
-        path = await volume.up(node)
+        path = await volume.attach_stage_publish(node)
         if node is second:
-            await bench.same(volume, path, data, f"after the move to {node.id}", section="NodeStageVolume")
+            await bench.expect_data(
+                volume, path, data, f"after the move to {node.id}", section="NodeStageVolume"
+            )
         await volume.write(path, data)
-        await volume.down(node)
-        demand(other.id != node.id, "two nodes have one id")
+        await volume.unpublish_unstage_detach(node)
+        require(other.id != node.id, "two nodes have one id")
 
 
 @case(
@@ -177,22 +179,22 @@ async def moves(bench: Bench) -> None:
     "attach",
     "create",
 )
-async def both_ways(bench: Bench) -> None:
+async def both_ways(bench: SocketEnv) -> None:
     volume, node = await bench.create(), bench.nodes[0]
     await volume.attach(node)
     detach = v1.ControllerUnpublishVolumeRequest(volume_id=volume.id, node_id=node.id, secrets=bench.secrets)
     answers = await asyncio.gather(
-        bench.controller.plain("ControllerPublishVolume", volume.publish_request(node)),
-        bench.controller.plain("ControllerUnpublishVolume", detach),
+        bench.controller.call_once("ControllerPublishVolume", volume.publish_request(node)),
+        bench.controller.call_once("ControllerUnpublishVolume", detach),
         return_exceptions=True,
     )
     for answer in answers:
         if isinstance(answer, CallError):
-            demand(answer.code is Code.ABORTED, f"at the same time: {answer}")
+            require(answer.code is Code.ABORTED, f"at the same time: {answer}")
         elif isinstance(answer, BaseException):
             raise answer
-    await bench.controller.settled("ControllerUnpublishVolume", detach)
-    reply = await bench.controller.settled("ControllerPublishVolume", volume.publish_request(node))
+    await bench.controller.call_until_settled("ControllerUnpublishVolume", detach)
+    reply = await bench.controller.call_until_settled("ControllerPublishVolume", volume.publish_request(node))
     volume.attached[node.id] = (node, dict(reply.publish_context))
     await volume.stage(node)
     await volume.publish(node)

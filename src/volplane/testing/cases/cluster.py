@@ -12,27 +12,27 @@ from collections.abc import Callable, Mapping, Sequence
 from volplane.cluster.guest.deploy import FIRST_NODE
 from volplane.csi.outcome import Code
 from volplane.csi.tap import Rule
-from volplane.testing.case import NotPromised, Table, demand
-from volplane.testing.cases.lives import (
+from volplane.testing.case import CaseTable, NotSupported, require
+from volplane.testing.cases.lifecycle import (
     CALLS,
     READ,
     ask_for_more,
-    found,
+    checksum_in_pod,
     group,
     group_gone,
     has_more,
     life,
-    modified,
-    restored,
+    modify_claim,
+    restore_snapshot,
     same,
     snapshot,
     stays,
     together,
-    written,
+    write_in_pod,
 )
-from volplane.testing.whole import Whole
+from volplane.testing.cluster_env import ClusterEnv
 
-case = Table(whole=True)
+case = CaseTable(whole=True)
 
 
 @case(
@@ -41,10 +41,10 @@ case = Table(whole=True)
     "A claim is provisioned, a pod writes, the next one reads it, and everything is deleted with the claim.",
     "create",
 )
-async def claim_and_pods(world: Whole) -> None:
+async def claim_and_pods(world: ClusterEnv) -> None:
     await life(world)
-    left = await world.left()
-    demand(not left, f"mounts are left: {', '.join(left)}")
+    left = await world.mounts_left()
+    require(not left, f"mounts are left: {', '.join(left)}")
 
 
 @case(
@@ -53,9 +53,9 @@ async def claim_and_pods(world: Whole) -> None:
     "A pod on another node finds what the first one wrote.",
     "create",
 )
-async def moves(world: Whole) -> None:
+async def moves(world: ClusterEnv) -> None:
     claim = await world.claim()
-    told = await written(world, claim, node="worker-1")
+    told = await write_in_pod(world, claim, node="worker-1")
     second = await world.second_node(claim)
     await same(world, claim, told, f"on {second}", node=second)
     await same(world, claim, told, "back on worker-1", node="worker-1")
@@ -67,7 +67,7 @@ async def moves(world: Whole) -> None:
     "Two pods of one node use a volume at the same time.",
     "create",
 )
-async def two_pods(world: Whole) -> None:
+async def two_pods(world: ClusterEnv) -> None:
     claim = await world.claim()
     _, told = await stays(world, claim, node="worker-1")
     await same(world, claim, told, "in the second pod of the node", node="worker-1")
@@ -80,12 +80,12 @@ async def two_pods(world: Whole) -> None:
     "create",
     "shared",
 )
-async def two_nodes(world: Whole) -> None:
+async def two_nodes(world: ClusterEnv) -> None:
     claim = await world.claim(mode="ReadWriteMany")
     _, told = await stays(world, claim, node="worker-1")
     second = await world.second_node(claim)
     await same(world, claim, told, f"on {second}, while worker-1 has it", node=second)
-    back = await written(world, claim, node=second)
+    back = await write_in_pod(world, claim, node=second)
     await same(world, claim, back, "on worker-1, written by the other node", node="worker-1")
 
 
@@ -95,13 +95,13 @@ async def two_nodes(world: Whole) -> None:
     "A container that mounts the volume with readOnly reads it, and cannot write.",
     "create",
 )
-async def read_only(world: Whole) -> None:
+async def read_only(world: ClusterEnv) -> None:
     claim = await world.claim()
-    told = await written(world, claim)
+    told = await write_in_pod(world, claim)
     text = f"{READ}; if touch /data/no; then exit 9; else exit 0; fi"
     volume = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-    now = await found(world, text, readonly=True, volume=volume)
-    demand(now == told, "a read-only mount shows something else")
+    now = await checksum_in_pod(world, text, readonly=True, volume=volume)
+    require(now == told, "a read-only mount shows something else")
 
 
 @case(
@@ -110,16 +110,16 @@ async def read_only(world: Whole) -> None:
     "The volume's files belong to the pod's group, and a user of this group can write.",
     "create",
 )
-async def fs_group(world: Whole) -> None:
+async def fs_group(world: ClusterEnv) -> None:
     driver = world.guest.driver
     if driver is not None and driver.spec.fs_group_policy == "None":
-        raise NotPromised("its CSIDriver says that fsGroup is not for its volumes")
+        raise NotSupported("its CSIDriver says that fsGroup is not for its volumes")
     claim = await world.claim()
     text = "touch /data/mine && stat -c %g /data/mine > /data/out && cat /data/out > /shelf/{0}"
-    world.shelf.chmod(0o777)
+    world.results.chmod(0o777)
     who = {"fsGroup": 4711, "runAsUser": 1000, "runAsGroup": 1000}
-    group = await found(world, text, claim, securityContext=who)
-    demand(group == "4711", f"a new file belongs to group {group}, fsGroup is 4711")
+    group = await checksum_in_pod(world, text, claim, securityContext=who)
+    require(group == "4711", f"a new file belongs to group {group}, fsGroup is 4711")
 
 
 @case(
@@ -128,11 +128,11 @@ async def fs_group(world: Whole) -> None:
     "A container that mounts a directory of the volume sees that directory, and its files are in the volume.",
     "create",
 )
-async def sub_path(world: Whole) -> None:
+async def sub_path(world: ClusterEnv) -> None:
     claim = await world.claim()
-    told = await written(world, claim, sub_path="a/b")
-    now = await found(world, "sha256sum < /data/a/b/f > /shelf/{0}", claim)
-    demand(now == told, "what was written through subPath is not in the volume's directory")
+    told = await write_in_pod(world, claim, sub_path="a/b")
+    now = await checksum_in_pod(world, "sha256sum < /data/a/b/f > /shelf/{0}", claim)
+    require(now == told, "what was written through subPath is not in the volume's directory")
 
 
 @case(
@@ -142,13 +142,13 @@ async def sub_path(world: Whole) -> None:
     "create",
     "block",
 )
-async def block(world: Whole) -> None:
+async def block(world: ClusterEnv) -> None:
     claim = await world.claim(block=True)
     make = "head -c 1048576 /dev/urandom > /tmp/f && dd if=/tmp/f of=/dev/data bs=1M conv=fsync"
-    told = await found(world, f"{make} && sha256sum < /tmp/f > /shelf/{{0}}", claim, block=True)
+    told = await checksum_in_pod(world, f"{make} && sha256sum < /tmp/f > /shelf/{{0}}", claim, block=True)
     look = "dd if=/dev/data bs=1M count=1 iflag=fullblock | sha256sum > /shelf/{0}"
-    now = await found(world, look, claim, block=True)
-    demand(told and now == told, "the device has not kept what was written to it")
+    now = await checksum_in_pod(world, look, claim, block=True)
+    require(told and now == told, "the device has not kept what was written to it")
 
 
 @case(
@@ -158,9 +158,9 @@ async def block(world: Whole) -> None:
     "create",
     "expand",
 )
-async def expand(world: Whole) -> None:
+async def expand(world: ClusterEnv) -> None:
     claim = await world.claim()
-    told = await written(world, claim)
+    told = await write_in_pod(world, claim)
     await ask_for_more(world, claim)
     await same(world, claim, told, "after the volume grew")
     await has_more(world, claim)
@@ -173,12 +173,12 @@ async def expand(world: Whole) -> None:
     "create",
     "snapshot",
 )
-async def snapshot_and_restore(world: Whole) -> None:
+async def snapshot_and_restore(world: ClusterEnv) -> None:
     claim = await world.claim()
-    told = await written(world, claim)
+    told = await write_in_pod(world, claim)
     made = await snapshot(world, claim)
-    await written(world, claim)  # something else
-    await same(world, await restored(world, made), told, "in a claim restored from a snapshot")
+    await write_in_pod(world, claim)  # something else
+    await same(world, await restore_snapshot(world, made), told, "in a claim restored from a snapshot")
 
 
 @case(
@@ -188,13 +188,13 @@ async def snapshot_and_restore(world: Whole) -> None:
     "create",
     "group-snapshot",
 )
-async def group_snapshot(world: Whole) -> None:
+async def group_snapshot(world: ClusterEnv) -> None:
     labels = together(world)
     claims = [await world.claim(labels=labels) for _ in range(2)]
-    told = {claim: await written(world, claim) for claim in claims}
+    told = {claim: await write_in_pod(world, claim) for claim in claims}
     name, members = await group(world, labels, set(claims))
     for claim in claims:
-        copy = await restored(world, members[claim])
+        copy = await restore_snapshot(world, members[claim])
         await same(world, copy, told[claim], "in a claim restored from a group")
     await group_gone(world, name)
 
@@ -206,10 +206,10 @@ async def group_snapshot(world: Whole) -> None:
     "create",
     "modify-parameters",
 )
-async def modify(world: Whole) -> None:
+async def modify(world: ClusterEnv) -> None:
     claim = await world.claim()
     pod, told = await stays(world, claim)
-    await modified(world, claim)
+    await modify_claim(world, claim)
     await world.remove_pod(pod)
     await same(world, claim, told, "after the volume was modified")
 
@@ -221,9 +221,9 @@ async def modify(world: Whole) -> None:
     "create",
     "clone",
 )
-async def clone(world: Whole) -> None:
+async def clone(world: ClusterEnv) -> None:
     claim = await world.claim()
-    told = await written(world, claim)
+    told = await write_in_pod(world, claim)
     copy = await world.claim(source={"kind": "PersistentVolumeClaim", "name": claim})
     await same(world, copy, told, "in a clone")
 
@@ -234,11 +234,11 @@ async def clone(world: Whole) -> None:
     "A volume that stands in a pod's manifest is there while the pod is.",
     "inline",
 )
-async def inline(world: Whole) -> None:
+async def inline(world: ClusterEnv) -> None:
     # Some drivers run on the first node alone. A pod that runs is gone when its volumes are.
     pod, _ = await stays(world, volume={"csi": {"driver": world.name}}, node=FIRST_NODE)
     await world.remove_pod(pod)
-    demand(not (left := await world.left()), f"mounts are left: {left}")
+    require(not (left := await world.mounts_left()), f"mounts are left: {left}")
 
 
 # Without what may happen to a volume on its way: a life of these is short.
@@ -246,7 +246,7 @@ PLAIN = {m: needs for m, needs in CALLS.items() if not any(w in m for w in ("Sna
 
 
 async def _with_each(
-    world: Whole, calls: Mapping[str, Sequence[str]], disturb: Callable[[str], Rule]
+    world: ClusterEnv, calls: Mapping[str, Sequence[str]], disturb: Callable[[str], Rule]
 ) -> None:
     """A life in which each of the calls that the driver promises is made, with something in its way."""
     promised = [method for method, needs in calls.items() if all(map(world.promises.has, needs))]
@@ -254,7 +254,7 @@ async def _with_each(
     await life(world, *promised)
     # What its controller has done to a growing volume may leave nothing to do to the node.
     idle = [rule.method for rule in rules if not rule.met and rule.method != "NodeExpandVolume"]
-    demand(not idle, f"{', '.join(idle)} was never called: its capability is named in vain")
+    require(not idle, f"{', '.join(idle)} was never called: its capability is named in vain")
 
 
 @case(
@@ -263,8 +263,8 @@ async def _with_each(
     "Each call is lost on its way once: the caller comes again, and the volume's life goes on.",
     "create",
 )
-async def calls_lost(world: Whole) -> None:
-    mine = world.own()
+async def calls_lost(world: ClusterEnv) -> None:
+    mine = world.calls_of_this_case()
     await _with_each(world, CALLS, lambda method: world.tap.cut(method, where=mine))
 
 
@@ -274,11 +274,11 @@ async def calls_lost(world: Whole) -> None:
     "Each call is done and its answer lost once: the same call again finds it done.",
     "create",
 )
-async def answers_lost(world: Whole) -> None:
-    mine, late = world.own(), Code.DEADLINE_EXCEEDED
+async def answers_lost(world: ClusterEnv) -> None:
+    mine, late = world.calls_of_this_case(), Code.DEADLINE_EXCEEDED
     await _with_each(world, CALLS, lambda m: world.tap.cut(m, after=True, code=late, where=mine))
-    left = await world.left()
-    demand(not left, f"mounts are left: {', '.join(left)}")
+    left = await world.mounts_left()
+    require(not left, f"mounts are left: {', '.join(left)}")
 
 
 @case(
@@ -287,7 +287,7 @@ async def answers_lost(world: Whole) -> None:
     "Each call is made twice, and nobody notices.",
     "create",
 )
-async def calls_twice(world: Whole) -> None:
+async def calls_twice(world: ClusterEnv) -> None:
     await _with_each(world, PLAIN, lambda method: world.tap.twice(method, times=0))
 
 
@@ -297,7 +297,7 @@ async def calls_twice(world: Whole) -> None:
     "Each call takes its time, and nothing is done twice at once or forgotten.",
     "create",
 )
-async def slow(world: Whole) -> None:
+async def slow(world: ClusterEnv) -> None:
     await _with_each(world, PLAIN, lambda method: world.tap.delay(method, 0.3, times=0))
 
 
@@ -307,8 +307,8 @@ async def slow(world: Whole) -> None:
     "All of the cluster but the volumes ends and starts again; pods find their data.",
     "create",
 )
-async def control_plane(world: Whole) -> None:
+async def control_plane(world: ClusterEnv) -> None:
     claim = await world.claim()
-    told = await written(world, claim)
+    told = await write_in_pod(world, claim)
     await world.restart()
     await same(world, claim, told, "after the cluster was started again")

@@ -5,27 +5,27 @@ from __future__ import annotations
 from volplane.csi import convert, v1
 from volplane.csi.convert import ROX, RWO, RWOP, RWX
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import BLOCK, WRITER, Bench, spelled
-from volplane.testing.case import Body, Broken, Table, demand
-from volplane.testing.volume import Volume
+from volplane.testing.case import Body, CaseFailure, CaseTable, require
+from volplane.testing.socket_env import BLOCK, WRITER, SocketEnv, describe_capability
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 UNKNOWN = "volplane-no-such-volume"
 
 
 def _provisions(mode: str, block: bool) -> Body:
-    async def body(bench: Bench) -> None:
+    async def body(bench: SocketEnv) -> None:
         precise = bench.promises.has("single-writer")
         capability = convert.capability(convert.access_mode(mode, multi_writer=precise), block=block)
         # Judged like any other wish, so that a driver without this mode is not taken for a broken one.
         wanted = v1.VolumeCapability.FromString(capability.SerializeToString())
         volume = await bench.create(capability=wanted)
-        demand(volume.id, "CreateVolume is OK and names no volume")
-        path, data = await volume.up(bench.nodes[0]), bench.payload()
+        require(volume.id, "CreateVolume is OK and names no volume")
+        path, data = await volume.attach_stage_publish(bench.nodes[0]), bench.random_data()
         if mode != ROX:
             await volume.write(path, data)
-            await bench.same(volume, path, data, f"on a {spelled(capability)} volume")
+            await bench.expect_data(volume, path, data, f"on a {describe_capability(capability)} volume")
 
     return body
 
@@ -49,21 +49,21 @@ for _mode in (RWO, RWOP, RWX, ROX):
     " its size is what the node finds.",
     "create",
 )
-async def capacity(bench: Bench) -> None:
-    volume = Volume(bench, bench.wanted(bench.fresh()), WRITER)
+async def capacity(bench: SocketEnv) -> None:
+    volume = VolumeUnderTest(bench, bench.create_request(bench.new_name()), WRITER)
     volume.request.capacity_range.limit_bytes = 2 * bench.size
     bench.volumes.append(volume)
     made = await volume.create()
     if made.capacity_bytes:  # 0: not known
-        demand(
+        require(
             bench.size <= made.capacity_bytes <= 2 * bench.size,
             f"{bench.size} to {2 * bench.size} bytes are wanted, the volume has {made.capacity_bytes}",
         )
-    path = await volume.up(bench.nodes[0])
+    path = await volume.attach_stage_publish(bench.nodes[0])
     found = (await bench.host.stats(path)).capacity
     # A file system keeps some of its device for itself; a tenth and 64 MiB are more than any takes.
     least = bench.size * 9 // 10 - (64 << 20)
-    demand(found >= least, f"{bench.size} bytes are wanted, its file system has {found}")
+    require(found >= least, f"{bench.size} bytes are wanted, its file system has {found}")
 
 
 @case(
@@ -72,12 +72,12 @@ async def capacity(bench: Bench) -> None:
     "A raw device has at least the bytes that are required.",
     "create",
 )
-async def block_capacity(bench: Bench) -> None:
-    volume = await bench.published(capability=BLOCK)
+async def block_capacity(bench: SocketEnv) -> None:
+    volume = await bench.create_and_publish(capability=BLOCK)
     found = await bench.host.size_of(volume.target(bench.nodes[0]))
     said = volume.made.capacity_bytes or bench.size
-    demand(found >= bench.size, f"{bench.size} bytes are wanted, the device has {found}")
-    demand(found >= said, f"CreateVolume says {said} bytes, the device has {found}")
+    require(found >= bench.size, f"{bench.size} bytes are wanted, the device has {found}")
+    require(found >= said, f"CreateVolume says {said} bytes, the device has {found}")
 
 
 @case(
@@ -86,10 +86,10 @@ async def block_capacity(bench: Bench) -> None:
     "A name that exists with something incompatible is ALREADY_EXISTS.",
     "create",
 )
-async def same_name(bench: Bench) -> None:
+async def same_name(bench: SocketEnv) -> None:
     volume = await bench.create()
-    other = bench.wanted(volume.request.name, size=4 * bench.size)
-    await bench.refused(
+    other = bench.create_request(volume.request.name, size=4 * bench.size)
+    await bench.expect_error(
         (Code.ALREADY_EXISTS,), bench.controller, "CreateVolume", other, "with a used name and another size"
     )
 
@@ -100,12 +100,14 @@ async def same_name(bench: Bench) -> None:
     "A required field that is missing is INVALID_ARGUMENT.",
     "create",
 )
-async def without_name(bench: Bench) -> None:
+async def without_name(bench: SocketEnv) -> None:
     code = (Code.INVALID_ARGUMENT,)
-    await bench.refused(code, bench.controller, "CreateVolume", bench.wanted(""), "without a name")
-    empty = bench.wanted(bench.fresh())
+    await bench.expect_error(
+        code, bench.controller, "CreateVolume", bench.create_request(""), "without a name"
+    )
+    empty = bench.create_request(bench.new_name())
     del empty.volume_capabilities[:]
-    await bench.refused(code, bench.controller, "CreateVolume", empty, "without capabilities")
+    await bench.expect_error(code, bench.controller, "CreateVolume", empty, "without capabilities")
 
 
 @case(
@@ -115,10 +117,10 @@ async def without_name(bench: Bench) -> None:
     "create",
     "snapshot",
 )
-async def unknown_snapshot(bench: Bench) -> None:
+async def unknown_snapshot(bench: SocketEnv) -> None:
     source = v1.VolumeContentSource(snapshot={"snapshot_id": "volplane-no-such-snapshot"})
-    request = bench.wanted(bench.fresh(), source=source)
-    await bench.refused(
+    request = bench.create_request(bench.new_name(), source=source)
+    await bench.expect_error(
         (Code.NOT_FOUND,), bench.controller, "CreateVolume", request, "from an unknown snapshot"
     )
 
@@ -130,18 +132,18 @@ async def unknown_snapshot(bench: Bench) -> None:
     "create",
     "topology",
 )
-async def topology(bench: Bench) -> None:
+async def topology(bench: SocketEnv) -> None:
     for node in bench.nodes:
         if not node.topology or bench.controller.topology not in ({}, node.topology):
             continue  # an instance that makes volumes for its own node only
         volume = await bench.create(node=node)
         places = [dict(place.segments) for place in volume.made.accessible_topology]
         held = not places or any(place.items() <= node.topology.items() for place in places)
-        demand(held, f"{node.topology} is required, the volume is accessible from {places}")
+        require(held, f"{node.topology} is required, the volume is accessible from {places}")
 
 
 @case("delete/unknown volume", "DeleteVolume", "What is not there is deleted: OK.", "create")
-async def delete_unknown(bench: Bench) -> None:
+async def delete_unknown(bench: SocketEnv) -> None:
     request = v1.DeleteVolumeRequest(volume_id=UNKNOWN, secrets=bench.secrets)
     await bench.controller.call("DeleteVolume", request)
 
@@ -149,9 +151,11 @@ async def delete_unknown(bench: Bench) -> None:
 @case(
     "delete/without an id", "Error Scheme", "A required field that is missing is INVALID_ARGUMENT.", "create"
 )
-async def delete_without_id(bench: Bench) -> None:
+async def delete_without_id(bench: SocketEnv) -> None:
     request = v1.DeleteVolumeRequest(secrets=bench.secrets)
-    await bench.refused((Code.INVALID_ARGUMENT,), bench.controller, "DeleteVolume", request, "without an id")
+    await bench.expect_error(
+        (Code.INVALID_ARGUMENT,), bench.controller, "DeleteVolume", request, "without an id"
+    )
 
 
 @case(
@@ -161,7 +165,7 @@ async def delete_without_id(bench: Bench) -> None:
     "controller",
     "create",
 )
-async def validate(bench: Bench) -> None:
+async def validate(bench: SocketEnv) -> None:
     volume = await bench.create()
     request = v1.ValidateVolumeCapabilitiesRequest(
         volume_id=volume.id,
@@ -171,7 +175,7 @@ async def validate(bench: Bench) -> None:
         secrets=bench.secrets,
     )
     reply = await bench.controller.call("ValidateVolumeCapabilities", request)
-    demand(reply.HasField("confirmed"), f"not confirmed: {reply.message!r}")
+    require(reply.HasField("confirmed"), f"not confirmed: {reply.message!r}")
 
 
 @case(
@@ -180,16 +184,16 @@ async def validate(bench: Bench) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "controller",
 )
-async def validate_unknown(bench: Bench) -> None:
+async def validate_unknown(bench: SocketEnv) -> None:
     request = v1.ValidateVolumeCapabilitiesRequest(
         volume_id=UNKNOWN, volume_capabilities=[WRITER], secrets=bench.secrets
     )
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND,), bench.controller, "ValidateVolumeCapabilities", request, "of an unknown volume"
     )
 
 
-async def listed(bench: Bench, most: int = 0) -> list[str]:
+async def list_all_volumes(bench: SocketEnv, most: int = 0) -> list[str]:
     """The ids of all volumes, page by page."""
     found: list[str] = []
     token = ""
@@ -198,7 +202,7 @@ async def listed(bench: Bench, most: int = 0) -> list[str]:
         reply = await bench.controller.call("ListVolumes", request)
         found += [entry.volume.volume_id for entry in reply.entries]
         if most and len(reply.entries) > most:
-            raise Broken(
+            raise CaseFailure(
                 f"ListVolumes: {most} entries are the most that is asked for, {len(reply.entries)} came"
             )
         token = reply.next_token
@@ -213,15 +217,15 @@ async def listed(bench: Bench, most: int = 0) -> list[str]:
     "list",
     "create",
 )
-async def lists(bench: Bench) -> None:
+async def lists(bench: SocketEnv) -> None:
     made = [await bench.create() for _ in range(3)]
     ids = [volume.id for volume in made]
     for most in (0, 1, 2):
-        found = await listed(bench, most)
+        found = await list_all_volumes(bench, most)
         missing = [one for one in ids if found.count(one) != 1]
-        demand(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
+        require(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
     await made[0].delete()
-    demand(ids[0] not in await listed(bench), f"{ids[0]} is deleted and still listed")
+    require(ids[0] not in await list_all_volumes(bench), f"{ids[0]} is deleted and still listed")
 
 
 @case(
@@ -230,9 +234,9 @@ async def lists(bench: Bench) -> None:
     "A token that is none is ABORTED.",
     "list",
 )
-async def invalid_token(bench: Bench) -> None:
+async def invalid_token(bench: SocketEnv) -> None:
     request = v1.ListVolumesRequest(starting_token="volplane-no-such-token")
-    await bench.refused(
+    await bench.expect_error(
         (Code.ABORTED,), bench.controller, "ListVolumes", request, "with a token that is none"
     )
 
@@ -244,19 +248,19 @@ async def invalid_token(bench: Bench) -> None:
     "get",
     "create",
 )
-async def get(bench: Bench) -> None:
+async def get(bench: SocketEnv) -> None:
     volume = await bench.create()
     reply = await bench.controller.call(
         "ControllerGetVolume", v1.ControllerGetVolumeRequest(volume_id=volume.id)
     )
-    demand(reply.volume.volume_id == volume.id, f"asked for {volume.id}, told of {reply.volume.volume_id!r}")
+    require(reply.volume.volume_id == volume.id, f"asked for {volume.id}, told of {reply.volume.volume_id!r}")
     unknown = v1.ControllerGetVolumeRequest(volume_id=UNKNOWN)
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND,), bench.controller, "ControllerGetVolume", unknown, "of an unknown volume"
     )
 
 
-async def room(bench: Bench) -> v1.GetCapacityResponse:
+async def room(bench: SocketEnv) -> v1.GetCapacityResponse:
     """What is left for volumes of the first node."""
     request = v1.GetCapacityRequest(volume_capabilities=[WRITER], parameters=bench.parameters)
     if bench.promises.has("topology") and bench.nodes[0].topology:
@@ -266,9 +270,9 @@ async def room(bench: Bench) -> v1.GetCapacityResponse:
 
 
 @case("capacity/answer", "GetCapacity", "What is left is a number that is not negative.", "capacity")
-async def get_capacity(bench: Bench) -> None:
+async def get_capacity(bench: SocketEnv) -> None:
     reply = await room(bench)
-    demand(reply.available_capacity >= 0, f"{reply.available_capacity} bytes are available")
+    require(reply.available_capacity >= 0, f"{reply.available_capacity} bytes are available")
 
 
 @case(
@@ -279,17 +283,19 @@ async def get_capacity(bench: Bench) -> None:
     "secrets",
     "create",
 )
-async def secrets(bench: Bench) -> None:
+async def secrets(bench: SocketEnv) -> None:
     volume = await bench.create()
     for instance in bench.instances:
         await instance.restart()
     try:
-        path = await volume.up(bench.nodes[0])
+        path = await volume.attach_stage_publish(bench.nodes[0])
     except CallError as error:
-        raise Broken(f"with the secrets in each call, but after the driver was killed: {error}") from None
-    data = bench.payload()
+        raise CaseFailure(
+            f"with the secrets in each call, but after the driver was killed: {error}"
+        ) from None
+    data = bench.random_data()
     await volume.write(path, data)
-    await bench.same(volume, path, data, "with its secrets given in each call")
+    await bench.expect_data(volume, path, data, "with its secrets given in each call")
 
 
 @case(
@@ -299,14 +305,14 @@ async def secrets(bench: Bench) -> None:
     "create",
     "attach",
 )
-async def in_use(bench: Bench) -> None:
-    volume = await bench.published()
+async def in_use(bench: SocketEnv) -> None:
+    volume = await bench.create_and_publish()
     request = v1.DeleteVolumeRequest(volume_id=volume.id, secrets=bench.secrets)
     try:
         await bench.controller.call("DeleteVolume", request)
     except CallError as error:
-        demand(error.code is Code.FAILED_PRECONDITION, f"DeleteVolume of a volume in use: {error}")
+        require(error.code is Code.FAILED_PRECONDITION, f"DeleteVolume of a volume in use: {error}")
     else:
-        demand(
+        require(
             False, "DeleteVolume of a volume that is published at a node: OK, demanded is FAILED_PRECONDITION"
         )

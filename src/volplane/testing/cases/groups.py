@@ -8,33 +8,35 @@ import time
 
 from volplane.csi import v1
 from volplane.csi.outcome import Code
-from volplane.testing.bench import Bench
-from volplane.testing.case import Broken, Table, demand
-from volplane.testing.cases.copies import READY, of_snapshot
-from volplane.testing.volume import Volume
+from volplane.testing.case import CaseFailure, CaseTable, require
+from volplane.testing.cases.snapshots_clones import READY, of_snapshot
+from volplane.testing.socket_env import SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 UNKNOWN = "volplane-no-such-group"
 WIDTH = 16  # bytes of a counter: so few are written at once or not at all
 BEFORE = 5  # rounds that have been written when the snapshot is asked for
 
 
-def group_request(bench: Bench, volumes: list[Volume], name: str = "") -> v1.CreateVolumeGroupSnapshotRequest:
+def group_request(
+    bench: SocketEnv, volumes: list[VolumeUnderTest], name: str = ""
+) -> v1.CreateVolumeGroupSnapshotRequest:
     return v1.CreateVolumeGroupSnapshotRequest(
-        name=name or bench.fresh("groupsnapshot"),
+        name=name or bench.new_name("groupsnapshot"),
         source_volume_ids=[volume.id for volume in volumes],
         secrets=bench.secrets,
     )
 
 
-def get_request(bench: Bench, group: v1.VolumeGroupSnapshot) -> v1.GetVolumeGroupSnapshotRequest:
+def get_request(bench: SocketEnv, group: v1.VolumeGroupSnapshot) -> v1.GetVolumeGroupSnapshotRequest:
     return v1.GetVolumeGroupSnapshotRequest(
         group_snapshot_id=group.group_snapshot_id, snapshot_ids=_ids(group), secrets=bench.secrets
     )
 
 
-def delete_request(bench: Bench, group: v1.VolumeGroupSnapshot) -> v1.DeleteVolumeGroupSnapshotRequest:
+def delete_request(bench: SocketEnv, group: v1.VolumeGroupSnapshot) -> v1.DeleteVolumeGroupSnapshotRequest:
     return v1.DeleteVolumeGroupSnapshotRequest(
         group_snapshot_id=group.group_snapshot_id, snapshot_ids=_ids(group), secrets=bench.secrets
     )
@@ -45,7 +47,9 @@ def _ids(group: v1.VolumeGroupSnapshot) -> list[str]:
 
 
 async def group_snapshot(
-    bench: Bench, volumes: list[Volume], request: v1.CreateVolumeGroupSnapshotRequest | None = None
+    bench: SocketEnv,
+    volumes: list[VolumeUnderTest],
+    request: v1.CreateVolumeGroupSnapshotRequest | None = None,
 ) -> v1.VolumeGroupSnapshot:
     """Cut, and ready to be restored."""
     request = request or group_request(bench, volumes)
@@ -58,35 +62,37 @@ async def group_snapshot(
         _is_whole(made, volumes)
         if made.ready_to_use:
             return made
-        demand(time.monotonic() < end, f"not ready to use after {READY:g} s")
+        require(time.monotonic() < end, f"not ready to use after {READY:g} s")
         await asyncio.sleep(pause)
         pause = min(2 * pause, 2.0)
 
 
-def _is_whole(made: v1.VolumeGroupSnapshot, volumes: list[Volume]) -> None:
+def _is_whole(made: v1.VolumeGroupSnapshot, volumes: list[VolumeUnderTest]) -> None:
     section = "CreateVolumeGroupSnapshot"
-    demand(made.group_snapshot_id, f"{section} is OK and names no group", section=section)
+    require(made.group_snapshot_id, f"{section} is OK and names no group", section=section)
     told = sorted(one.source_volume_id for one in made.snapshots)
     wanted = sorted(volume.id for volume in volumes)
-    demand(told == wanted, f"a group of {wanted} has snapshots of {told}", section=section)
+    require(told == wanted, f"a group of {wanted} has snapshots of {told}", section=section)
     for one in made.snapshots:
-        demand(
+        require(
             one.group_snapshot_id == made.group_snapshot_id,
             f"{one.snapshot_id} is in {made.group_snapshot_id}, and says {one.group_snapshot_id!r}",
             section="CreateSnapshot",
         )
     late = [one.snapshot_id for one in made.snapshots if not one.ready_to_use]
-    demand(not (made.ready_to_use and late), f"ready to use, and {late} are not", section=section)
+    require(not (made.ready_to_use and late), f"ready to use, and {late} are not", section=section)
 
 
-def forget(bench: Bench, group: v1.VolumeGroupSnapshot) -> None:
+def forget(bench: SocketEnv, group: v1.VolumeGroupSnapshot) -> None:
     """It is deleted: nobody has to do it after the case."""
     bench.groups[:] = [one for one in bench.groups if one.group_snapshot_id != group.group_snapshot_id]
 
 
-async def restored(bench: Bench, group: v1.VolumeGroupSnapshot, volume: Volume) -> Volume:
+async def restore_from_group(
+    bench: SocketEnv, group: v1.VolumeGroupSnapshot, volume: VolumeUnderTest
+) -> VolumeUnderTest:
     (own,) = (one for one in group.snapshots if one.source_volume_id == volume.id)
-    return await bench.published(source=of_snapshot(own))
+    return await bench.create_and_publish(source=of_snapshot(own))
 
 
 @case(
@@ -96,21 +102,21 @@ async def restored(bench: Bench, group: v1.VolumeGroupSnapshot, volume: Volume) 
     "group-snapshot",
     "create",
 )
-async def data(bench: Bench) -> None:
-    volumes, node = [await bench.published() for _ in range(2)], bench.nodes[0]
-    before = [bench.payload() for _ in volumes]
+async def data(bench: SocketEnv) -> None:
+    volumes, node = [await bench.create_and_publish() for _ in range(2)], bench.nodes[0]
+    before = [bench.random_data() for _ in volumes]
     for volume, written in zip(volumes, before, strict=True):
         await volume.write(volume.target(node), written)
     made = await group_snapshot(bench, volumes)
     for volume in volumes:
-        await volume.write(volume.target(node), bench.payload())
-        await volume.down(node)
+        await volume.write(volume.target(node), bench.random_data())
+        await volume.unpublish_unstage_detach(node)
     for number, (volume, written) in enumerate(zip(volumes, before, strict=True), 1):
-        copy = await restored(bench, made, volume)
-        await bench.same(
+        copy = await restore_from_group(bench, made, volume)
+        await bench.expect_data(
             copy, copy.target(node), written, f"in a volume restored from snapshot {number} of 2"
         )
-        await copy.down(node)
+        await copy.unpublish_unstage_detach(node)
 
 
 @case(
@@ -121,10 +127,10 @@ async def data(bench: Bench) -> None:
     "group-snapshot",
     "create",
 )
-async def one_moment(bench: Bench) -> None:
+async def one_moment(bench: SocketEnv) -> None:
     """A writer counts on the first volume, then on the second; the first is never behind, and at most one
     ahead."""
-    first, second = [await bench.published() for _ in range(2)]
+    first, second = [await bench.create_and_publish() for _ in range(2)]
     node = bench.nodes[0]
     paths = [os.path.join(volume.target(node), "count") for volume in (first, second)]
     stop, begun = asyncio.Event(), asyncio.Event()
@@ -148,19 +154,19 @@ async def one_moment(bench: Bench) -> None:
         waiting.cancel()
         await asyncio.gather(writing, waiting, return_exceptions=True)
     for volume in (first, second):
-        await volume.down(node)
+        await volume.unpublish_unstage_detach(node)
     found = []
     for volume in (first, second):
-        copy = await restored(bench, made, volume)
+        copy = await restore_from_group(bench, made, volume)
         found.append(await bench.host.call(_get, os.path.join(copy.target(node), "count")))
-        await copy.down(node)
+        await copy.unpublish_unstage_detach(node)
     ahead, behind = found
-    demand(
+    require(
         ahead - 1 <= behind <= ahead,
         f"a writer counts on one volume, then on the other; in the group the first is at {ahead}, the second"
         f" at {behind}",
     )
-    demand(ahead >= BEFORE, f"{BEFORE} rounds were on both disks before it was asked for, in it are {ahead}")
+    require(ahead >= BEFORE, f"{BEFORE} rounds were on both disks before it was asked for, in it are {ahead}")
 
 
 def _set(path: str, number: int) -> None:
@@ -184,12 +190,12 @@ def _get(path: str) -> int:
     "group-snapshot",
     "create",
 )
-async def twice(bench: Bench) -> None:
+async def twice(bench: SocketEnv) -> None:
     volumes = [await bench.create() for _ in range(2)]
     request = group_request(bench, volumes)
     first, second = [await group_snapshot(bench, volumes, request) for _ in range(2)]
     told, again = [(one.group_snapshot_id, sorted(_ids(one))) for one in (first, second)]
-    demand(told == again, f"first there is {told}, then {again}")
+    require(told == again, f"first there is {told}, then {again}")
 
 
 @case(
@@ -199,12 +205,12 @@ async def twice(bench: Bench) -> None:
     "group-snapshot",
     "create",
 )
-async def used_name(bench: Bench) -> None:
+async def used_name(bench: SocketEnv) -> None:
     first, second = [await bench.create() for _ in range(2)]
     request = group_request(bench, [first])
     await group_snapshot(bench, [first], request)
     other = group_request(bench, [second], request.name)
-    await bench.refused(
+    await bench.expect_error(
         (Code.ALREADY_EXISTS,),
         bench.controller,
         "CreateVolumeGroupSnapshot",
@@ -220,16 +226,16 @@ async def used_name(bench: Bench) -> None:
     "group-snapshot",
     "create",
 )
-async def get(bench: Bench) -> None:
+async def get(bench: SocketEnv) -> None:
     made = await group_snapshot(bench, [await bench.create() for _ in range(2)])
     reply = await bench.controller.call("GetVolumeGroupSnapshot", get_request(bench, made))
     told = (reply.group_snapshot.group_snapshot_id, sorted(_ids(reply.group_snapshot)))
     wanted = (made.group_snapshot_id, sorted(_ids(made)))
-    demand(told == wanted, f"there is {wanted}, told is {told}")
+    require(told == wanted, f"there is {wanted}, told is {told}")
     unknown = v1.GetVolumeGroupSnapshotRequest(
         group_snapshot_id=UNKNOWN, snapshot_ids=_ids(made), secrets=bench.secrets
     )
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND, Code.INVALID_ARGUMENT),  # the snapshots belong to another: whichever is seen first
         bench.controller,
         "GetVolumeGroupSnapshot",
@@ -245,11 +251,11 @@ async def get(bench: Bench) -> None:
     "group-snapshot",
     "create",
 )
-async def delete(bench: Bench) -> None:
+async def delete(bench: SocketEnv) -> None:
     made = await group_snapshot(bench, [await bench.create() for _ in range(2)])
     for _ in range(2):
         await bench.controller.call("DeleteVolumeGroupSnapshot", delete_request(bench, made))
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND,),
         bench.controller,
         "GetVolumeGroupSnapshot",
@@ -261,5 +267,5 @@ async def delete(bench: Bench) -> None:
             request = v1.ListSnapshotsRequest(snapshot_id=one, secrets=bench.secrets)
             reply = await bench.controller.call("ListSnapshots", request)
             if reply.entries:
-                raise Broken(f"the group is deleted, and its snapshot {one} is still listed")
+                raise CaseFailure(f"the group is deleted, and its snapshot {one} is still listed")
     forget(bench, made)

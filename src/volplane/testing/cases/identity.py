@@ -6,10 +6,10 @@ import re
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import Bench
-from volplane.testing.case import Table, demand
+from volplane.testing.case import CaseTable, require
+from volplane.testing.socket_env import SocketEnv
 
-case = Table()
+case = CaseTable()
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 LONGEST_NAME, LONGEST_NODE, LONGEST_KEY = 63, 256, 128
@@ -21,10 +21,10 @@ LONGEST_NAME, LONGEST_NODE, LONGEST_KEY = 63, 256, 128
     "The name is a domain name of at most 63 characters: letters, digits, dots and dashes, and a letter or"
     " digit at both ends.",
 )
-async def name(bench: Bench) -> None:
+async def name(bench: SocketEnv) -> None:
     info = await bench.controller.call("GetPluginInfo", v1.GetPluginInfoRequest())
-    demand(_NAME.fullmatch(info.name), f"the name is {info.name!r}")
-    demand(len(info.name) <= LONGEST_NAME, f"the name has {len(info.name)} characters: {info.name!r}")
+    require(_NAME.fullmatch(info.name), f"the name is {info.name!r}")
+    require(len(info.name) <= LONGEST_NAME, f"the name has {len(info.name)} characters: {info.name!r}")
 
 
 @case(
@@ -32,7 +32,7 @@ async def name(bench: Bench) -> None:
     "GetPluginCapabilities",
     "All instances of one version name the same capabilities, whichever services they serve.",
 )
-async def same_everywhere(bench: Bench) -> None:
+async def same_everywhere(bench: SocketEnv) -> None:
     answers = []
     for instance in bench.instances:
         request = v1.GetPluginCapabilitiesRequest()
@@ -40,15 +40,15 @@ async def same_everywhere(bench: Bench) -> None:
         answers.append((instance.name, sorted(str(one).strip() for one in reply.capabilities)))
     first, told = answers[0]
     for other, heard in answers[1:]:
-        demand(heard == told, f"{first} names {told}, {other} names {heard}")
+        require(heard == told, f"{first} names {told}, {other} names {heard}")
 
 
 @case("identity/probe", "Probe", "A driver that is up says so: OK, and not `ready: false`.")
-async def probe(bench: Bench) -> None:
+async def probe(bench: SocketEnv) -> None:
     for instance in bench.instances:
         reply = await instance.channel.call("Probe", v1.ProbeRequest())
         ready = not reply.HasField("ready") or reply.ready.value
-        demand(ready, f"{instance.name} serves, and says that it is not ready")
+        require(ready, f"{instance.name} serves, and says that it is not ready")
 
 
 @case(
@@ -56,17 +56,21 @@ async def probe(bench: Bench) -> None:
     "NodeGetInfo",
     "A node has an id of at most 256 bytes that is its own; with topology, at least one segment.",
 )
-async def node(bench: Bench) -> None:
+async def node(bench: SocketEnv) -> None:
     for one in bench.nodes:
-        demand(one.id, f"{one.instance.name} has no id")
-        demand(len(one.id.encode()) <= LONGEST_NODE, f"the id {one.id!r} is longer than {LONGEST_NODE} bytes")
+        require(one.id, f"{one.instance.name} has no id")
+        require(
+            len(one.id.encode()) <= LONGEST_NODE, f"the id {one.id!r} is longer than {LONGEST_NODE} bytes"
+        )
         for key, value in one.topology.items():
-            demand(len(key.partition("/")[2] or key) <= LONGEST_NAME, f"the topology key {key!r} is too long")
-            demand(len(value) <= LONGEST_NAME, f"the topology value {value!r} is too long")
+            require(
+                len(key.partition("/")[2] or key) <= LONGEST_NAME, f"the topology key {key!r} is too long"
+            )
+            require(len(value) <= LONGEST_NAME, f"the topology value {value!r} is too long")
         if bench.promises.has("topology"):
-            demand(one.topology, f"{one.id} tells no segment of the topology that the plugin speaks of")
+            require(one.topology, f"{one.id} tells no segment of the topology that the plugin speaks of")
     ids = [one.id for one in bench.nodes]
-    demand(len(set(ids)) == len(ids), f"two nodes have one id: {ids}")
+    require(len(set(ids)) == len(ids), f"two nodes have one id: {ids}")
 
 
 @case(
@@ -74,13 +78,13 @@ async def node(bench: Bench) -> None:
     "NodeGetInfo",
     "A node is the same after the driver was killed and started.",
 )
-async def node_after_restart(bench: Bench) -> None:
+async def node_after_restart(bench: SocketEnv) -> None:
     one = bench.nodes[-1]
     await one.instance.restart()
     info = await one.call("NodeGetInfo", v1.NodeGetInfoRequest())
-    demand(info.node_id == one.id, f"it was {one.id!r} and is {info.node_id!r} now")
+    require(info.node_id == one.id, f"it was {one.id!r} and is {info.node_id!r} now")
     told = dict(info.accessible_topology.segments)
-    demand(told == one.topology, f"its topology was {one.topology} and is {told} now")
+    require(told == one.topology, f"its topology was {one.topology} and is {told} now")
 
 
 @case(
@@ -89,7 +93,7 @@ async def node_after_restart(bench: Bench) -> None:
     "Whoever names a capability implements its calls: none of them is UNIMPLEMENTED.",
     "controller",
 )
-async def capabilities_are_served(bench: Bench) -> None:
+async def capabilities_are_served(bench: SocketEnv) -> None:
     """Asked with empty requests, which a driver refuses for another reason than not knowing the call."""
     for need, method, request in (
         ("create", "CreateVolume", v1.CreateVolumeRequest()),
@@ -113,6 +117,6 @@ async def capabilities_are_served(bench: Bench) -> None:
     ):
         if bench.promises.has(need):
             try:
-                await bench.controller.plain(method, request)
+                await bench.controller.call_once(method, request)
             except CallError as error:
-                demand(error.code is not Code.UNIMPLEMENTED, f"{method} is promised and UNIMPLEMENTED")
+                require(error.code is not Code.UNIMPLEMENTED, f"{method} is promised and UNIMPLEMENTED")

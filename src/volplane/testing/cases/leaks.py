@@ -5,30 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from volplane.testing.bench import BLOCK, Bench, mounted_below
-from volplane.testing.case import NotPromised, Table, demand
-from volplane.testing.cases import copies
-from volplane.testing.cases.controller import listed
-from volplane.testing.cases.disturbed import life
+from volplane.testing.case import CaseTable, NotSupported, require
+from volplane.testing.cases import snapshots_clones
+from volplane.testing.cases.controller import list_all_volumes
+from volplane.testing.cases.faults import life
+from volplane.testing.socket_env import BLOCK, SocketEnv, mounts_below
 
-case = Table()
+case = CaseTable()
 
 
-async def _lives(bench: Bench) -> None:
+async def _lives(bench: SocketEnv) -> None:
     await life(bench, "CreateSnapshot" if bench.promises.has("snapshot") else "")
     try:
-        volume = await bench.published(capability=BLOCK)
-    except NotPromised:
+        volume = await bench.create_and_publish(capability=BLOCK)
+    except NotSupported:
         return
-    await volume.gone(bench.nodes[0])
+    await volume.take_down_and_delete(bench.nodes[0])
 
 
 @case("leaks/mounts", "NodeUnstageVolume", "What was mounted for a volume is unmounted with it.", "create")
-async def mounts(bench: Bench) -> None:
-    before = {t for node in bench.nodes for t in mounted_below(str(node.root))}
+async def mounts(bench: SocketEnv) -> None:
+    before = {t for node in bench.nodes for t in mounts_below(str(node.root))}
     await _lives(bench)
-    left = sorted({t for node in bench.nodes for t in mounted_below(str(node.root))} - before)
-    demand(not left, f"still mounted after the volume is gone: {', '.join(left)}")
+    left = sorted({t for node in bench.nodes for t in mounts_below(str(node.root))} - before)
+    require(not left, f"still mounted after the volume is gone: {', '.join(left)}")
 
 
 @case(
@@ -37,13 +37,13 @@ async def mounts(bench: Bench) -> None:
     "A loop device that was made for a volume is given back with it.",
     "create",
 )
-async def loops(bench: Bench) -> None:
+async def loops(bench: SocketEnv) -> None:
     place = str(bench.directory)
     before = {device for device, file in (await bench.host.loops()).items() if file.startswith(place)}
     await _lives(bench)
     now = {device: file for device, file in (await bench.host.loops()).items() if file.startswith(place)}
     left = sorted(f"{device} ({file})" for device, file in now.items() if device not in before)
-    demand(not left, f"still bound after the volume is gone: {', '.join(left)}")
+    require(not left, f"still bound after the volume is gone: {', '.join(left)}")
 
 
 @case(
@@ -52,14 +52,14 @@ async def loops(bench: Bench) -> None:
     "What the driver has made at its targets it removes; the staging directory is as empty as it was.",
     "create",
 )
-async def files(bench: Bench) -> None:
+async def files(bench: SocketEnv) -> None:
     before = set(_files(bench))
     await _lives(bench)
     left = sorted(set(_files(bench)) - before)
-    demand(not left, f"still there after the volume is gone: {', '.join(left[:5])}")
+    require(not left, f"still there after the volume is gone: {', '.join(left[:5])}")
 
 
-def _files(bench: Bench) -> Iterator[str]:
+def _files(bench: SocketEnv) -> Iterator[str]:
     """Below the places that are the caller's: not the driver's own state."""
     for node in bench.nodes:
         for part in ("pods", "plugins"):
@@ -75,23 +75,23 @@ def _files(bench: Bench) -> Iterator[str]:
     "A driver ends what it has started for a volume.",
     "create",
 )
-async def processes(bench: Bench) -> None:
+async def processes(bench: SocketEnv) -> None:
     before = {instance.name: instance.children() for instance in bench.instances}
     await _lives(bench)
     for instance in bench.instances:
         now = instance.children()
-        demand(
+        require(
             now <= before[instance.name],
             f"{instance.name} has {now} processes, {before[instance.name]} before",
         )
 
 
 @case("leaks/volumes", "DeleteVolume", "A deleted volume is not listed any more.", "create", "list")
-async def volumes(bench: Bench) -> None:
-    before = set(await listed(bench))
+async def volumes(bench: SocketEnv) -> None:
+    before = set(await list_all_volumes(bench))
     await _lives(bench)
-    left = sorted(set(await listed(bench)) - before)
-    demand(not left, f"still listed: {', '.join(left)}")
+    left = sorted(set(await list_all_volumes(bench)) - before)
+    require(not left, f"still listed: {', '.join(left)}")
 
 
 @case(
@@ -102,8 +102,8 @@ async def volumes(bench: Bench) -> None:
     "snapshot",
     "list-snapshots",
 )
-async def snapshots(bench: Bench) -> None:
-    before = set(await copies.listed(bench))
+async def snapshots(bench: SocketEnv) -> None:
+    before = set(await snapshots_clones.list_all_snapshots(bench))
     await _lives(bench)
-    left = sorted(set(await copies.listed(bench)) - before)
-    demand(not left, f"still listed: {', '.join(left)}")
+    left = sorted(set(await snapshots_clones.list_all_snapshots(bench)) - before)
+    require(not left, f"still listed: {', '.join(left)}")

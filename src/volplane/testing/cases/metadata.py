@@ -9,43 +9,43 @@ from google.protobuf.message import Message
 
 from volplane.csi import v1
 from volplane.csi.outcome import Code
-from volplane.testing.bench import BLOCK, Bench
-from volplane.testing.case import Broken, Table, demand
-from volplane.testing.cases.copies import snapshot
-from volplane.testing.volume import Volume
+from volplane.testing.case import CaseFailure, CaseTable, require
+from volplane.testing.cases.snapshots_clones import snapshot
+from volplane.testing.socket_env import BLOCK, SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 UNKNOWN = "volplane-no-such-snapshot"
 NEAR, FAR = 8 << 20, 64 << 20  # where it is written, far from each other
 PIECE = 1 << 20
 
 
-class Ranges:
+class BlockRanges:
     """What a stream told, and whether it may tell so."""
 
     def __init__(self, method: str, replies: list[Any], *, most: int = 0) -> None:
         if not replies:
-            raise Broken(f"{method} ends without a message, though there is data")
+            raise CaseFailure(f"{method} ends without a message, though there is data")
         self.capacity: int = replies[0].volume_capacity_bytes
         self.blocks = [(b.byte_offset, b.size_bytes) for reply in replies for b in reply.block_metadata]
         kinds = {reply.block_metadata_type for reply in replies}
-        demand(
+        require(
             len(kinds) == 1 and v1.BlockMetadataType.UNKNOWN not in kinds,
             f"the style of the blocks is one and known, not {sorted(map(v1.BlockMetadataType.Name, kinds))}",
             section="Metadata Format",
         )
         sizes = {size for _, size in self.blocks}
         fixed = kinds == {v1.BlockMetadataType.FIXED_LENGTH}
-        demand(
+        require(
             not fixed or len(sizes) <= 1,
             f"FIXED_LENGTH, with sizes {sorted(sizes)}",
             section="Metadata Format",
         )
         said = {reply.volume_capacity_bytes for reply in replies}
-        demand(len(said) == 1 and self.capacity > 0, f"the volume's capacity is {sorted(said)}")
+        require(len(said) == 1 and self.capacity > 0, f"the volume's capacity is {sorted(said)}")
         largest = max(len(reply.block_metadata) for reply in replies)
-        demand(
+        require(
             not most or largest <= most, f"{most} a message are the most that is asked for, {largest} came"
         )
         self._in_order()
@@ -53,38 +53,40 @@ class Ranges:
     def _in_order(self) -> None:
         end = 0
         for offset, size in self.blocks:
-            demand(size > 0, f"a block of {size} bytes at {offset}", section="Metadata Format")
-            demand(
+            require(size > 0, f"a block of {size} bytes at {offset}", section="Metadata Format")
+            require(
                 offset >= end,
                 f"the block at {offset} comes after one that ends at {end}",
                 section="Metadata Format",
             )
             end = offset + size
         # The last block of a fixed length may reach beyond the end.
-        demand(not self.blocks or self.blocks[-1][0] < self.capacity, f"a block beyond {self.capacity} bytes")
+        require(
+            not self.blocks or self.blocks[-1][0] < self.capacity, f"a block beyond {self.capacity} bytes"
+        )
 
     def covers(self, start: int, size: int, what: str) -> None:
         position = start
         for offset, length in self.blocks:
             if offset <= position < offset + length:
                 position = offset + length
-        demand(
+        require(
             position >= start + size,
             f"{what} at {start} to {start + size}, and is not told from {position} on",
         )
 
 
-async def told(bench: Bench, method: str, request: Message) -> Ranges:
-    replies = await bench.controller.plain(method, request)
-    return Ranges(method, replies, most=getattr(request, "max_results", 0))
+async def read_ranges(bench: SocketEnv, method: str, request: Message) -> BlockRanges:
+    replies = await bench.controller.call_once(method, request)
+    return BlockRanges(method, replies, most=getattr(request, "max_results", 0))
 
 
-def allocated(bench: Bench, made: v1.Snapshot, **more: int) -> v1.GetMetadataAllocatedRequest:
+def allocated_ranges(bench: SocketEnv, made: v1.Snapshot, **more: int) -> v1.GetMetadataAllocatedRequest:
     return v1.GetMetadataAllocatedRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets, **more)
 
 
-async def _written(bench: Bench, volume: Volume, offset: int) -> None:
-    await bench.host.call(_put, volume.target(bench.nodes[0]), bench.payload(PIECE), offset)
+async def _write_block(bench: SocketEnv, volume: VolumeUnderTest, offset: int) -> None:
+    await bench.host.call(_put, volume.target(bench.nodes[0]), bench.random_data(PIECE), offset)
 
 
 def _put(path: str, data: bytes, offset: int) -> None:
@@ -104,11 +106,13 @@ def _put(path: str, data: bytes, offset: int) -> None:
     "snapshot",
     "create",
 )
-async def allocated_blocks(bench: Bench) -> None:
-    volume = await bench.published(capability=BLOCK)
+async def allocated_blocks(bench: SocketEnv) -> None:
+    volume = await bench.create_and_publish(capability=BLOCK)
     for offset in (NEAR, FAR):
-        await _written(bench, volume, offset)
-    found = await told(bench, "GetMetadataAllocated", allocated(bench, await snapshot(bench, volume)))
+        await _write_block(bench, volume, offset)
+    found = await read_ranges(
+        bench, "GetMetadataAllocated", allocated_ranges(bench, await snapshot(bench, volume))
+    )
     for offset in (NEAR, FAR):
         found.covers(offset, PIECE, "data is")
 
@@ -122,18 +126,18 @@ async def allocated_blocks(bench: Bench) -> None:
     "snapshot",
     "create",
 )
-async def goes_on(bench: Bench) -> None:
-    volume = await bench.published(capability=BLOCK)
+async def goes_on(bench: SocketEnv) -> None:
+    volume = await bench.create_and_publish(capability=BLOCK)
     for offset in (NEAR, FAR):
-        await _written(bench, volume, offset)
+        await _write_block(bench, volume, offset)
     made = await snapshot(bench, volume)
     start = NEAR + 2 * PIECE
-    found = await told(
-        bench, "GetMetadataAllocated", allocated(bench, made, starting_offset=start, max_results=1)
+    found = await read_ranges(
+        bench, "GetMetadataAllocated", allocated_ranges(bench, made, starting_offset=start, max_results=1)
     )
     found.covers(FAR, PIECE, "data is")
     early = [block for block in found.blocks if sum(block) <= start]
-    demand(not early, f"from {start} on was asked for, told is {early}", section="GetMetadataAllocated")
+    require(not early, f"from {start} on was asked for, told is {early}", section="GetMetadataAllocated")
 
 
 @case(
@@ -144,17 +148,17 @@ async def goes_on(bench: Bench) -> None:
     "snapshot",
     "create",
 )
-async def delta(bench: Bench) -> None:
-    volume = await bench.published(capability=BLOCK)
-    await _written(bench, volume, NEAR)
+async def delta(bench: SocketEnv) -> None:
+    volume = await bench.create_and_publish(capability=BLOCK)
+    await _write_block(bench, volume, NEAR)
     base = await snapshot(bench, volume)
     for offset in (NEAR, FAR):
-        await _written(bench, volume, offset)
+        await _write_block(bench, volume, offset)
     target = await snapshot(bench, volume)
     request = v1.GetMetadataDeltaRequest(
         base_snapshot_id=base.snapshot_id, target_snapshot_id=target.snapshot_id, secrets=bench.secrets
     )
-    found = await told(bench, "GetMetadataDelta", request)
+    found = await read_ranges(bench, "GetMetadataDelta", request)
     for offset in (NEAR, FAR):
         found.covers(offset, PIECE, "what has changed is")
 
@@ -165,14 +169,16 @@ async def delta(bench: Bench) -> None:
     "A snapshot that does not exist is NOT_FOUND.",
     "metadata",
 )
-async def unknown(bench: Bench) -> None:
+async def unknown(bench: SocketEnv) -> None:
     request = v1.GetMetadataAllocatedRequest(snapshot_id=UNKNOWN, secrets=bench.secrets)
     code = (Code.NOT_FOUND,)
-    await bench.refused(code, bench.controller, "GetMetadataAllocated", request, "of an unknown snapshot")
+    await bench.expect_error(
+        code, bench.controller, "GetMetadataAllocated", request, "of an unknown snapshot"
+    )
     both = v1.GetMetadataDeltaRequest(
         base_snapshot_id=UNKNOWN, target_snapshot_id=f"{UNKNOWN}-2", secrets=bench.secrets
     )
-    await bench.refused(code, bench.controller, "GetMetadataDelta", both, "of unknown snapshots")
+    await bench.expect_error(code, bench.controller, "GetMetadataDelta", both, "of unknown snapshots")
 
 
 @case(
@@ -183,8 +189,10 @@ async def unknown(bench: Bench) -> None:
     "snapshot",
     "create",
 )
-async def beyond(bench: Bench) -> None:
-    volume = await bench.published(capability=BLOCK)
+async def beyond(bench: SocketEnv) -> None:
+    volume = await bench.create_and_publish(capability=BLOCK)
     made = await snapshot(bench, volume)
-    request = allocated(bench, made, starting_offset=1 << 60)
-    await bench.refused((Code.OUT_OF_RANGE,), bench.controller, "GetMetadataAllocated", request, "at 2^60")
+    request = allocated_ranges(bench, made, starting_offset=1 << 60)
+    await bench.expect_error(
+        (Code.OUT_OF_RANGE,), bench.controller, "GetMetadataAllocated", request, "at 2^60"
+    )

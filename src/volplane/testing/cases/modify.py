@@ -6,25 +6,25 @@ from collections.abc import Mapping
 
 from volplane.csi import v1
 from volplane.csi.outcome import Code
-from volplane.testing.bench import WRITER, Bench
-from volplane.testing.case import Table, demand
+from volplane.testing.case import CaseTable, require
 from volplane.testing.cases.controller import UNKNOWN
-from volplane.testing.volume import Volume
+from volplane.testing.socket_env import WRITER, SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 NONE = {"volplane.example.com/no-such-parameter": "1"}
 
 
 def modify_request(
-    bench: Bench, volume: str, parameters: Mapping[str, str]
+    bench: SocketEnv, volume: str, parameters: Mapping[str, str]
 ) -> v1.ControllerModifyVolumeRequest:
     return v1.ControllerModifyVolumeRequest(
         volume_id=volume, mutable_parameters=parameters, secrets=bench.secrets
     )
 
 
-async def modified(bench: Bench, volume: Volume) -> None:
+async def expect_modified(bench: SocketEnv, volume: VolumeUnderTest) -> None:
     await bench.controller.call("ControllerModifyVolume", modify_request(bench, volume.id, bench.mutable))
 
 
@@ -35,13 +35,15 @@ async def modified(bench: Bench, volume: Volume) -> None:
     "modify-parameters",
     "create",
 )
-async def in_use(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
+async def in_use(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
     for _ in range(2):
-        await modified(bench, volume)
-    await bench.same(volume, volume.target(node), written, "after the volume was modified in use")
-    await volume.down(node)
-    await bench.same(volume, await volume.up(node), written, "after it was modified, when it came back")
+        await expect_modified(bench, volume)
+    await bench.expect_data(volume, volume.target(node), written, "after the volume was modified in use")
+    await volume.unpublish_unstage_detach(node)
+    await bench.expect_data(
+        volume, await volume.attach_stage_publish(node), written, "after it was modified, when it came back"
+    )
 
 
 @case(
@@ -51,21 +53,21 @@ async def in_use(bench: Bench) -> None:
     "modify-parameters",
     "create",
 )
-async def from_the_start(bench: Bench) -> None:
-    request = bench.wanted(bench.fresh())
+async def from_the_start(bench: SocketEnv) -> None:
+    request = bench.create_request(bench.new_name())
     request.mutable_parameters.update(bench.mutable)
-    volume = Volume(bench, request, WRITER)
+    volume = VolumeUnderTest(bench, request, WRITER)
     bench.volumes.append(volume)
     await volume.create()
     first = volume.id
     await volume.create()
     if volume.id != first:
         bench.volumes.append(_stray(bench, volume, first))
-    demand(volume.id == first, f"CreateVolume called twice is {first}, then {volume.id}")
+    require(volume.id == first, f"CreateVolume called twice is {first}, then {volume.id}")
 
 
-def _stray(bench: Bench, volume: Volume, id: str) -> Volume:
-    made = Volume(bench, volume.request, volume.capability)
+def _stray(bench: SocketEnv, volume: VolumeUnderTest, id: str) -> VolumeUnderTest:
+    made = VolumeUnderTest(bench, volume.request, volume.capability)
     made.made = v1.Volume(volume_id=id)
     return made
 
@@ -77,9 +79,9 @@ def _stray(bench: Bench, volume: Volume, id: str) -> Volume:
     "modify",
     "create",
 )
-async def unknown_parameter(bench: Bench) -> None:
+async def unknown_parameter(bench: SocketEnv) -> None:
     volume = await bench.create()
-    await bench.refused(
+    await bench.expect_error(
         (Code.INVALID_ARGUMENT,),
         bench.controller,
         "ControllerModifyVolume",
@@ -94,8 +96,8 @@ async def unknown_parameter(bench: Bench) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "modify-parameters",
 )
-async def unknown_volume(bench: Bench) -> None:
-    await bench.refused(
+async def unknown_volume(bench: SocketEnv) -> None:
+    await bench.expect_error(
         (Code.NOT_FOUND,),
         bench.controller,
         "ControllerModifyVolume",

@@ -8,12 +8,12 @@ import os
 
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import BLOCK, WRITER, Bench, Mode, Remote
-from volplane.testing.case import Broken, Table, demand
+from volplane.testing.case import CaseFailure, CaseTable, require
 from volplane.testing.cases.controller import UNKNOWN
-from volplane.testing.volume import Volume
+from volplane.testing.socket_env import BLOCK, WRITER, DriverSocket, Mode, SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 MANY = 6
 
@@ -24,11 +24,13 @@ MANY = 6
     "What is written through a target is read through it, and through the next one.",
     "create",
 )
-async def data(bench: Bench) -> None:
-    (volume, written), node = await bench.written(of=4 << 20), bench.nodes[0]
-    await bench.same(volume, volume.target(node), written, "right after it was written")
+async def data(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(of=4 << 20), bench.nodes[0]
+    await bench.expect_data(volume, volume.target(node), written, "right after it was written")
     await volume.unpublish(node)
-    await bench.same(volume, await volume.publish(node, "b"), written, "at a second target after the first")
+    await bench.expect_data(
+        volume, await volume.publish(node, "b"), written, "at a second target after the first"
+    )
 
 
 @case(
@@ -37,14 +39,14 @@ async def data(bench: Bench) -> None:
     "A volume that is published is published at a second target of the node too, and both show the same.",
     "create",
 )
-async def share(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
+async def share(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(), bench.nodes[0]
     second = await volume.publish(node, "b")
-    written = bench.payload()
+    written = bench.random_data()
     await volume.write(volume.target(node), written)
-    await bench.same(volume, second, written, "at the second of two targets")
+    await bench.expect_data(volume, second, written, "at the second of two targets")
     await volume.unpublish(node)
-    await bench.same(volume, second, written, "at the second target when the first is gone")
+    await bench.expect_data(volume, second, written, "at the second target when the first is gone")
 
 
 @case(
@@ -54,13 +56,15 @@ async def share(bench: Bench) -> None:
     "create",
     "single-writer",
 )
-async def single_writer(bench: Bench) -> None:
+async def single_writer(bench: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_SINGLE_WRITER)
-    volume, node = await bench.published(capability=capability), bench.nodes[0]
+    volume, node = await bench.create_and_publish(capability=capability), bench.nodes[0]
     target = volume.target(node, "b")
     request = volume.mount_request(node, target)
     volume.targets[target] = node
-    await bench.refused((Code.FAILED_PRECONDITION,), node, "NodePublishVolume", request, "at a second target")
+    await bench.expect_error(
+        (Code.FAILED_PRECONDITION,), node, "NodePublishVolume", request, "at a second target"
+    )
 
 
 @case(
@@ -69,17 +73,17 @@ async def single_writer(bench: Bench) -> None:
     "A target that is asked for with `readonly` shows the data and cannot be written to.",
     "create",
 )
-async def readonly(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
+async def readonly(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
     await volume.unpublish(node)
     path = await volume.publish(node, "b", readonly=True)
-    await bench.same(volume, path, written, "at a read-only target")
+    await bench.expect_data(volume, path, written, "at a read-only target")
     try:
         await volume.write(path, b"no", "other")
     except OSError as error:
-        demand(error.errno in (errno.EROFS, errno.EACCES, errno.EPERM), f"writing fails, but with {error}")
+        require(error.errno in (errno.EROFS, errno.EACCES, errno.EPERM), f"writing fails, but with {error}")
     else:
-        raise Broken(f"{path} is published with readonly, and a file could be written there")
+        raise CaseFailure(f"{path} is published with readonly, and a file could be written there")
 
 
 @case(
@@ -88,12 +92,14 @@ async def readonly(bench: Bench) -> None:
     "The driver has made the target, and deletes it when the volume leaves it.",
     "create",
 )
-async def target_is_removed(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
+async def target_is_removed(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(), bench.nodes[0]
     target = volume.target(node)
     await volume.unpublish(node)
-    demand(not await bench.host.is_mount(target), f"{target} is still a mount", section="NodeUnpublishVolume")
-    demand(not await bench.host.call(os.path.lexists, target), f"{target} is still there")
+    require(
+        not await bench.host.is_mount(target), f"{target} is still a mount", section="NodeUnpublishVolume"
+    )
+    require(not await bench.host.call(os.path.lexists, target), f"{target} is still there")
 
 
 @case(
@@ -102,7 +108,7 @@ async def target_is_removed(bench: Bench) -> None:
     "A target at which the volume is not has none: OK.",
     "create",
 )
-async def never_published(bench: Bench) -> None:
+async def never_published(bench: SocketEnv) -> None:
     volume, node = await bench.create(), bench.nodes[0]
     await volume.unpublish(node)
 
@@ -113,14 +119,14 @@ async def never_published(bench: Bench) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "create",
 )
-async def unknown_volume(bench: Bench) -> None:
+async def unknown_volume(bench: SocketEnv) -> None:
     node = bench.nodes[0]
-    volume = Volume(bench, bench.wanted(bench.fresh()), WRITER)
+    volume = VolumeUnderTest(bench, bench.create_request(bench.new_name()), WRITER)
     volume.made = v1.Volume(volume_id=UNKNOWN)
     request = volume.mount_request(node, volume.target(node))
     # What was never staged is a wrong order too, and a driver may look at that first.
     codes = (Code.NOT_FOUND, Code.FAILED_PRECONDITION) if bench.promises.has("stage") else (Code.NOT_FOUND,)
-    await bench.refused(codes, node, "NodePublishVolume", request, "of an unknown volume")
+    await bench.expect_error(codes, node, "NodePublishVolume", request, "of an unknown volume")
 
 
 @case(
@@ -130,7 +136,7 @@ async def unknown_volume(bench: Bench) -> None:
     "create",
     "stage",
 )
-async def before_stage(bench: Bench) -> None:
+async def before_stage(bench: SocketEnv) -> None:
     volume, node = await bench.create(), bench.nodes[0]
     await volume.attach(node)
     target = volume.target(node)
@@ -139,7 +145,7 @@ async def before_stage(bench: Bench) -> None:
     volume.targets[target] = node
     # An argument that is missing is INVALID_ARGUMENT by the general rule: both are said in the specification.
     codes = (Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
-    await bench.refused(codes, node, "NodePublishVolume", request, "without a staging path")
+    await bench.expect_error(codes, node, "NodePublishVolume", request, "without a staging path")
 
 
 @case(
@@ -148,17 +154,17 @@ async def before_stage(bench: Bench) -> None:
     "A required field that is missing is INVALID_ARGUMENT.",
     "create",
 )
-async def missing_arguments(bench: Bench) -> None:
+async def missing_arguments(bench: SocketEnv) -> None:
     volume, node = await bench.create(), bench.nodes[0]
     code = (Code.INVALID_ARGUMENT,)
     for field in ("volume_id", "target_path", "volume_capability"):
         request = volume.mount_request(node, volume.target(node))
         request.ClearField(field)
-        await bench.refused(code, node, "NodePublishVolume", request, f"without {field}")
+        await bench.expect_error(code, node, "NodePublishVolume", request, f"without {field}")
     for field in ("volume_id", "target_path"):
         undo = v1.NodeUnpublishVolumeRequest(volume_id=volume.id, target_path=volume.target(node))
         undo.ClearField(field)
-        await bench.refused(code, node, "NodeUnpublishVolume", undo, f"without {field}")
+        await bench.expect_error(code, node, "NodeUnpublishVolume", undo, f"without {field}")
 
 
 @case(
@@ -167,16 +173,16 @@ async def missing_arguments(bench: Bench) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "stage",
 )
-async def stage_unknown(bench: Bench) -> None:
+async def stage_unknown(bench: SocketEnv) -> None:
     node = bench.nodes[0]
-    volume = Volume(bench, bench.wanted(bench.fresh()), WRITER)
+    volume = VolumeUnderTest(bench, bench.create_request(bench.new_name()), WRITER)
     volume.made = v1.Volume(volume_id=UNKNOWN)
     request = volume.stage_request(node)
     codes: tuple[Code, ...] = (Code.NOT_FOUND,)
     if bench.promises.has("attach"):
         # It was never attached either: what should come with that is missing, and may be missed first.
         codes += (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
-    await bench.refused(codes, node, "NodeStageVolume", request, "of an unknown volume")
+    await bench.expect_error(codes, node, "NodeStageVolume", request, "of an unknown volume")
 
 
 @case(
@@ -186,13 +192,13 @@ async def stage_unknown(bench: Bench) -> None:
     "stage",
     "create",
 )
-async def stage_missing(bench: Bench) -> None:
+async def stage_missing(bench: SocketEnv) -> None:
     volume, node = await bench.create(), bench.nodes[0]
     code = (Code.INVALID_ARGUMENT,)
     for field in ("volume_id", "staging_target_path", "volume_capability"):
         request = volume.stage_request(node)
         request.ClearField(field)
-        await bench.refused(code, node, "NodeStageVolume", request, f"without {field}")
+        await bench.expect_error(code, node, "NodeStageVolume", request, f"without {field}")
 
 
 @case(
@@ -202,7 +208,7 @@ async def stage_missing(bench: Bench) -> None:
     "stage",
     "create",
 )
-async def never_staged(bench: Bench) -> None:
+async def never_staged(bench: SocketEnv) -> None:
     volume, node = await bench.create(), bench.nodes[0]
     await volume.unstage(node)
 
@@ -213,11 +219,13 @@ async def never_staged(bench: Bench) -> None:
     "A volume that leaves its node and comes back has its data: unstage takes it off the path, and no more.",
     "create",
 )
-async def keeps_data(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
+async def keeps_data(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
     for _ in range(2):
-        await volume.down(node)
-        await bench.same(volume, await volume.up(node), written, "after unstage and stage")
+        await volume.unpublish_unstage_detach(node)
+        await bench.expect_data(
+            volume, await volume.attach_stage_publish(node), written, "after unstage and stage"
+        )
 
 
 @case(
@@ -227,13 +235,13 @@ async def keeps_data(bench: Bench) -> None:
     "stage",
     "create",
 )
-async def path_is_left(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
+async def path_is_left(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(), bench.nodes[0]
     staging = volume.staging(node)
     await volume.unpublish(node)
     await volume.unstage(node)
     left = [e.target for e in await bench.host.mounts() if e.target.startswith(staging)]
-    demand(not left, f"after NodeUnstageVolume {left} is still mounted")
+    require(not left, f"after NodeUnstageVolume {left} is still mounted")
 
 
 @case(
@@ -242,11 +250,13 @@ async def path_is_left(bench: Bench) -> None:
     "A raw device keeps what is written to it, at the next target and after it was unstaged.",
     "create",
 )
-async def block(bench: Bench) -> None:
-    (volume, written), node = await bench.written(capability=BLOCK), bench.nodes[0]
-    await bench.same(volume, volume.target(node), written, "on the device")
-    await volume.down(node)
-    await bench.same(volume, await volume.up(node), written, "on the device, when it came back")
+async def block(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(capability=BLOCK), bench.nodes[0]
+    await bench.expect_data(volume, volume.target(node), written, "on the device")
+    await volume.unpublish_unstage_detach(node)
+    await bench.expect_data(
+        volume, await volume.attach_stage_publish(node), written, "on the device, when it came back"
+    )
 
 
 @case(
@@ -256,17 +266,17 @@ async def block(bench: Bench) -> None:
     "stats",
     "create",
 )
-async def stats(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    await volume.write(volume.target(node), bench.payload())
-    reply = await measured(node, volume, volume.target(node))
-    demand(reply.usage, "no usage is told")
+async def stats(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(), bench.nodes[0]
+    await volume.write(volume.target(node), bench.random_data())
+    reply = await stats_are_plausible(node, volume, volume.target(node))
+    require(reply.usage, "no usage is told")
     for usage in reply.usage:
         unit = v1.VolumeUsage.Unit.Name(usage.unit)
-        demand(usage.unit != v1.VolumeUsage.UNKNOWN, "a usage has no unit")
-        demand(usage.total > 0, f"the total of {unit} is {usage.total}")
+        require(usage.unit != v1.VolumeUsage.UNKNOWN, "a usage has no unit")
+        require(usage.total > 0, f"the total of {unit} is {usage.total}")
         fits = 0 <= usage.used <= usage.total and 0 <= usage.available <= usage.total
-        demand(fits, f"{unit}: {usage.used} used, {usage.available} available, {usage.total} in all")
+        require(fits, f"{unit}: {usage.used} used, {usage.available} available, {usage.total} in all")
 
 
 @case(
@@ -276,13 +286,17 @@ async def stats(bench: Bench) -> None:
     "stats",
     "create",
 )
-async def stats_unknown(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
+async def stats_unknown(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(), bench.nodes[0]
     request = v1.NodeGetVolumeStatsRequest(volume_id=volume.id, volume_path=str(node.root / "nowhere"))
-    await bench.refused((Code.NOT_FOUND,), node, "NodeGetVolumeStats", request, "of a path that is not there")
+    await bench.expect_error(
+        (Code.NOT_FOUND,), node, "NodeGetVolumeStats", request, "of a path that is not there"
+    )
 
 
-async def measured(node: Remote, volume: Volume, path: str) -> v1.NodeGetVolumeStatsResponse:
+async def stats_are_plausible(
+    node: DriverSocket, volume: VolumeUnderTest, path: str
+) -> v1.NodeGetVolumeStatsResponse:
     request = v1.NodeGetVolumeStatsRequest(
         volume_id=volume.id, volume_path=path, staging_target_path=volume.staging(node)
     )
@@ -297,11 +311,11 @@ async def measured(node: Remote, volume: Volume, path: str) -> v1.NodeGetVolumeS
     "mount-group",
     "create",
 )
-async def mount_group(bench: Bench) -> None:
+async def mount_group(bench: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_WRITER, group="4711")
-    volume = await bench.published(capability=capability)
+    volume = await bench.create_and_publish(capability=capability)
     found = os.stat(volume.target(bench.nodes[0])).st_gid
-    demand(found == 4711, f"group 4711 is asked for, the volume's root belongs to {found}")
+    require(found == 4711, f"group 4711 is asked for, the volume's root belongs to {found}")
 
 
 @case(
@@ -310,21 +324,21 @@ async def mount_group(bench: Bench) -> None:
     "Calls for different volumes do not disturb each other.",
     "create",
 )
-async def many(bench: Bench) -> None:
+async def many(bench: SocketEnv) -> None:
     node = bench.nodes[0]
 
     async def live(number: int) -> None:
         volume = await bench.create()
-        path = await volume.up(node)
+        path = await volume.attach_stage_publish(node)
         written = f"volume {number}".encode() * 1000
         await volume.write(path, written)
-        await bench.same(volume, path, written, "with others at the same time")
-        await volume.gone(node)
+        await bench.expect_data(volume, path, written, "with others at the same time")
+        await volume.take_down_and_delete(node)
 
     count = min(MANY, node.most or MANY)
     answers = await asyncio.gather(*(live(number) for number in range(count)), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, CallError):
-            raise Broken(f"{count} volumes at once, each by itself: {answer}")
+            raise CaseFailure(f"{count} volumes at once, each by itself: {answer}")
         if isinstance(answer, BaseException):
             raise answer

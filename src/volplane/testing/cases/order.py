@@ -12,17 +12,17 @@ from google.protobuf.message import Message
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
-from volplane.testing.bench import Bench, Remote
-from volplane.testing.case import Body, Broken, Table, demand
-from volplane.testing.volume import Volume
+from volplane.testing.case import Body, CaseFailure, CaseTable, require
+from volplane.testing.socket_env import DriverSocket, SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 
-async def _answered(remote: Remote, method: str, request: Message) -> bool:
+async def _call(remote: DriverSocket, method: str, request: Message) -> bool:
     """Whether it is OK: here both are right."""
     try:
-        await remote.plain(method, request)
+        await remote.call_once(method, request)
     except CallError:
         return False
     return True
@@ -36,15 +36,15 @@ async def _answered(remote: Remote, method: str, request: Message) -> bool:
     "create",
     "stage",
 )
-async def before_stage(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
-    await volume.down(node)
+async def before_stage(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+    await volume.unpublish_unstage_detach(node)
     await volume.attach(node)
     target = volume.target(node)
     volume.targets[target] = node
-    if await _answered(node, "NodePublishVolume", volume.mount_request(node, target)):
+    if await _call(node, "NodePublishVolume", volume.mount_request(node, target)):
         found = await volume.read(target)
-        demand(found == written, f"OK, and {target} shows {len(found)} bytes of the {len(written)} written")
+        require(found == written, f"OK, and {target} shows {len(found)} bytes of the {len(written)} written")
     await _in_order(bench, volume, written, "NodePublishVolume came before NodeStageVolume")
 
 
@@ -56,37 +56,39 @@ async def before_stage(bench: Bench) -> None:
     "attach",
     "stage",
 )
-async def before_attach(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
-    await volume.down(node)
+async def before_attach(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+    await volume.unpublish_unstage_detach(node)
     request = volume.stage_request(node)
     volume.staged[request.staging_target_path] = node
-    await _answered(node, "NodeStageVolume", request)
+    await _call(node, "NodeStageVolume", request)
     await _in_order(bench, volume, written, "NodeStageVolume came before ControllerPublishVolume")
 
 
 def _too_early(
-    method: str, after: str, ask: Callable[[Bench, Volume, Remote], tuple[Remote, Message]]
+    method: str,
+    after: str,
+    ask: Callable[[SocketEnv, VolumeUnderTest, DriverSocket], tuple[DriverSocket, Message]],
 ) -> Body:
-    async def body(bench: Bench) -> None:
-        (volume, written), node = await bench.written(), bench.nodes[0]
+    async def body(bench: SocketEnv) -> None:
+        (volume, written), node = await bench.create_with_data(), bench.nodes[0]
         remote, request = ask(bench, volume, node)
-        if not await _answered(remote, method, request):
-            await bench.same(volume, volume.target(node), written, f"while {method} was refused")
+        if not await _call(remote, method, request):
+            await bench.expect_data(volume, volume.target(node), written, f"while {method} was refused")
         await _in_order(bench, volume, written, f"{method} came before {after}")
 
     return body
 
 
-async def _in_order(bench: Bench, volume: Volume, written: bytes, what: str) -> None:
+async def _in_order(bench: SocketEnv, volume: VolumeUnderTest, written: bytes, what: str) -> None:
     """The volume leaves the node and comes again, as it should have."""
     node = bench.nodes[0]
     try:
-        await volume.down(node)
-        path = await volume.up(node)
+        await volume.unpublish_unstage_detach(node)
+        path = await volume.attach_stage_publish(node)
     except CallError as error:
-        raise Broken(f"{what}; in the right order since then: {error}") from None
-    await bench.same(volume, path, written, f"after {what}")
+        raise CaseFailure(f"{what}; in the right order since then: {error}") from None
+    await bench.expect_data(volume, path, written, f"after {what}")
 
 
 case.add(

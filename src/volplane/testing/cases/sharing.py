@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from volplane.csi import convert, v1
-from volplane.testing.bench import SHARED, Bench, Mode
-from volplane.testing.case import NotPromised, Table, demand
-from volplane.testing.cases.copies import of_snapshot, snapshot
-from volplane.testing.volume import Volume
+from volplane.testing.case import CaseTable, NotSupported, require
+from volplane.testing.cases.snapshots_clones import of_snapshot, snapshot
+from volplane.testing.socket_env import SHARED, Mode, SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 READERS = convert.capability(Mode.MULTI_NODE_READER_ONLY)
 SHARED_BLOCK = convert.capability(Mode.MULTI_NODE_MULTI_WRITER, block=True)
@@ -22,18 +22,20 @@ SHARED_BLOCK = convert.capability(Mode.MULTI_NODE_MULTI_WRITER, block=True)
     "create",
     "nodes",
 )
-async def writers(bench: Bench) -> None:
+async def writers(bench: SocketEnv) -> None:
     volume = await bench.create(capability=SHARED)
-    first, second = bench.nodes[0], bench.need_second(volume)
-    here, there = await volume.up(first), await volume.up(second)
+    first, second = bench.nodes[0], bench.require_second_node(volume)
+    here, there = await volume.attach_stage_publish(first), await volume.attach_stage_publish(second)
     for path, other, who in ((here, there, first.id), (there, here, second.id)):
-        written = bench.payload()
+        written = bench.random_data()
         await volume.write(path, written, name=who)
         found = await volume.read(other, name=who)
-        demand(found == written, f"{who} has written {len(written)} bytes, the other node finds {len(found)}")
-    await volume.down(first)
+        require(
+            found == written, f"{who} has written {len(written)} bytes, the other node finds {len(found)}"
+        )
+    await volume.unpublish_unstage_detach(first)
     found = await volume.read(there, name=second.id)
-    demand(found == written, f"the volume has left {first.id}, and {second.id} finds {len(found)} bytes")
+    require(found == written, f"the volume has left {first.id}, and {second.id} finds {len(found)} bytes")
 
 
 @case(
@@ -43,13 +45,13 @@ async def writers(bench: Bench) -> None:
     "create",
     "nodes",
 )
-async def devices(bench: Bench) -> None:
+async def devices(bench: SocketEnv) -> None:
     volume = await bench.create(capability=SHARED_BLOCK)
-    first, second = bench.nodes[0], bench.need_second(volume)
-    here, there = await volume.up(first), await volume.up(second)
-    written = bench.payload()
+    first, second = bench.nodes[0], bench.require_second_node(volume)
+    here, there = await volume.attach_stage_publish(first), await volume.attach_stage_publish(second)
+    written = bench.random_data()
     await volume.write(here, written)
-    await bench.same(volume, there, written, f"on the device at {second.id}, written at {first.id}")
+    await bench.expect_data(volume, there, written, f"on the device at {second.id}, written at {first.id}")
 
 
 @case(
@@ -59,20 +61,20 @@ async def devices(bench: Bench) -> None:
     "create",
     "nodes",
 )
-async def readers(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
-    await volume.down(node)
+async def readers(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+    await volume.unpublish_unstage_detach(node)
     copy = await bench.create(capability=READERS, source=await _source(bench, volume))
-    for one in (node, bench.need_second(copy)):
+    for one in (node, bench.require_second_node(copy)):
         await copy.attach(one, readonly=bench.promises.has("attach-readonly"))
         await copy.stage(one)
         path = await copy.publish(one, readonly=True)
-        await bench.same(copy, path, written, f"at {one.id}, one of two that read it")
+        await bench.expect_data(copy, path, written, f"at {one.id}, one of two that read it")
 
 
-async def _source(bench: Bench, volume: Volume) -> v1.VolumeContentSource:
+async def _source(bench: SocketEnv, volume: VolumeUnderTest) -> v1.VolumeContentSource:
     if bench.promises.has("snapshot"):
         return of_snapshot(await snapshot(bench, volume))
     if bench.promises.has("clone"):
         return v1.VolumeContentSource(volume={"volume_id": volume.id})
-    raise NotPromised("it makes no volume from another, and an empty one has nothing to read")
+    raise NotSupported("it makes no volume from another, and an empty one has nothing to read")

@@ -13,10 +13,10 @@ from volplane.testing.runner import Result, Verdict
 
 def is_cleaning(result: Result, call: Call) -> bool:
     """It was made when the case had its verdict, to remove what the case had made."""
-    return 0 < result.judged < call.start
+    return 0 < result.verdict_at < call.start
 
 
-class Run(Struct):
+class DriverTestRun(Struct):
     driver: str
     version: str
     promises: list[str]

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from volplane.testing.report import Run, is_cleaning
+from volplane.testing.report import DriverTestRun, is_cleaning
 from volplane.testing.runner import Result, Verdict
 
 MARKS = {
@@ -30,7 +30,7 @@ class Progress:
         self._total, self._done = total, 0
         self._running = self.console.status("") if self.console.is_terminal else None
 
-    def begins(self, name: str) -> None:
+    def case_starts(self, name: str) -> None:
         if self._running is not None:
             self._running.update(f"{self._count(self._done + 1)} {escape(name)}")
             self._running.start()
@@ -39,7 +39,7 @@ class Progress:
         total = max(self._total, number)  # the other program's cases are counted as they come
         return f"[dim]{number:>{len(str(total))}}/{total}[/dim]"
 
-    def told(self, result: Result) -> None:
+    def case_ended(self, result: Result) -> None:
         self._done += 1
         text = f"{self._count(self._done)} {MARKS[result.verdict]} {escape(result.name)}"
         if result.round > 1:
@@ -54,7 +54,7 @@ class Progress:
             text += f"\n      [red]{escape(result.reason)}[/red]"
         self.console.print(text)
 
-    def end(self, run: Run) -> None:
+    def end(self, run: DriverTestRun) -> None:
         if self._running is not None:
             self._running.stop()
         self.console.print()
@@ -63,7 +63,7 @@ class Progress:
         self.console.print(table(run))
         self.console.print(verdict(run))
 
-    def _failure(self, run: Run, result: Result) -> None:
+    def _failure(self, run: DriverTestRun, result: Result) -> None:
         out = self.console
         out.print(f"[bold red]{escape(result.name)}[/bold red]  {escape(result.section)}")
         out.print(f"  demanded: {escape(result.demands)}")
@@ -75,7 +75,7 @@ class Progress:
         out.print(f"  again:    {escape(run.replay(result))}\n")
 
 
-def table(run: Run) -> Table:
+def table(run: DriverTestRun) -> Table:
     made = Table(box=None, pad_edge=False)
     made.add_column("cases")
     for verdict_ in Verdict:
@@ -97,7 +97,7 @@ def table(run: Run) -> Table:
     return made
 
 
-def verdict(run: Run) -> str:
+def verdict(run: DriverTestRun) -> str:
     failed = run.count(Verdict.FAILED)
     told = f"{run.count(Verdict.PASSED)} passed, {failed} failed, {run.count(Verdict.SKIPPED)} skipped"
     color = "green" if run.complete and not failed else "red"

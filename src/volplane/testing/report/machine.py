@@ -10,17 +10,17 @@ from xml.etree import ElementTree
 import msgspec
 
 from volplane.csi.tap import Call
-from volplane.testing.report import Run, is_cleaning
+from volplane.testing.report import DriverTestRun, is_cleaning
 from volplane.testing.runner import Result, Verdict
 
 FORBIDDEN = {i: None for i in range(32) if i not in (9, 10, 13)}  # of XML
 
 
-def write_json(run: Run, path: str | Path) -> None:
+def write_json(run: DriverTestRun, path: str | Path) -> None:
     Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(plain(run)), indent=2))
 
 
-def plain(run: Run) -> dict[str, Any]:
+def plain(run: DriverTestRun) -> dict[str, Any]:
     return {
         "driver": run.driver,
         "version": run.version,
@@ -37,7 +37,7 @@ def plain(run: Run) -> dict[str, Any]:
     }
 
 
-def _case(run: Run, result: Result) -> dict[str, Any]:
+def _case(run: DriverTestRun, result: Result) -> dict[str, Any]:
     made: dict[str, Any] = {
         "name": result.name,
         "section": result.section,
@@ -71,7 +71,7 @@ def _call(call: Call, result: Result) -> dict[str, Any]:
     }
 
 
-def write_junit(run: Run, path: str | Path) -> None:
+def write_junit(run: DriverTestRun, path: str | Path) -> None:
     suite = ElementTree.Element(
         "testsuite",
         name=f"volplane test-driver: {run.driver}",
@@ -93,7 +93,7 @@ def write_junit(run: Run, path: str | Path) -> None:
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def _testcase(run: Run, result: Result) -> ElementTree.Element:
+def _testcase(run: DriverTestRun, result: Result) -> ElementTree.Element:
     group, _, name = result.name.partition("/")
     again = f" (round {result.round})" if result.round > 1 else ""
     made = ElementTree.Element(
@@ -112,7 +112,7 @@ def _testcase(run: Run, result: Result) -> ElementTree.Element:
     return made
 
 
-def _words(run: Run, result: Result) -> Sequence[str]:
+def _words(run: DriverTestRun, result: Result) -> Sequence[str]:
     calls = [
         f"{c.start - result.began:8.3f} s  {c.method} {c.code} {c.seconds * 1000:.1f} ms {c.message}"
         for c in result.calls

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from volplane.csi.tap import Call
 from volplane.testing.case import SPEC
-from volplane.testing.report import Run, is_cleaning
+from volplane.testing.report import DriverTestRun, is_cleaning
 from volplane.testing.runner import Result, Verdict
 
 SPECIFICATION = "https://github.com/container-storage-interface/spec/blob/master/spec.md"
@@ -68,11 +68,11 @@ details.group table { margin: 6px 0 10px; }
 """
 
 
-def write(run: Run, path: str | Path) -> None:
+def write(run: DriverTestRun, path: str | Path) -> None:
     Path(path).write_text(page(run), encoding="utf-8")
 
 
-def page(run: Run) -> str:
+def page(run: DriverTestRun) -> str:
     name = escape(f"{run.driver} {run.version}".strip())
     failures = "".join(_failure(run, result, number) for number, result in enumerate(run.failed, 1))
     return (
@@ -86,14 +86,14 @@ def page(run: Run) -> str:
     )
 
 
-def _lead(run: Run) -> str:
+def _lead(run: DriverTestRun) -> str:
     nodes = f" on {len(run.nodes)} nodes" if run.nodes else ""
     early = "" if run.complete else "; <b class='failed'>stopped before its end</b>"
     told = f"{run.started}: {len(run.results)} cases in {run.seconds:.1f} s{nodes}, seed {run.seed}"
     return f"{told.removeprefix(': ')}{early}"
 
 
-def _counts(run: Run) -> str:
+def _counts(run: DriverTestRun) -> str:
     def box(verdict: Verdict, kind: str) -> str:
         return f"<div class='count {kind}'><b>{run.count(verdict)}</b>{verdict}</div>"
 
@@ -102,7 +102,7 @@ def _counts(run: Run) -> str:
     return f"<div class='counts'>{boxes}</div>"
 
 
-def _contents(run: Run) -> str:
+def _contents(run: DriverTestRun) -> str:
     """Where there are several."""
     if len(run.failed) < 2:
         return ""
@@ -131,7 +131,7 @@ def _section(section: str) -> str:
     return f"<a href='{SPECIFICATION}#{anchor}'>{escape(section)}</a>"
 
 
-def _failure(run: Run, result: Result, number: int) -> str:
+def _failure(run: DriverTestRun, result: Result, number: int) -> str:
     logs = "".join(
         f"<details><summary>log of {escape(name)}</summary><pre>{escape(text)}</pre></details>"
         for name, text in result.logs.items()
@@ -203,7 +203,7 @@ def _short(address: str) -> str:
     return "/".join(address.rsplit("/", 2)[-2:])
 
 
-def _cases(run: Run) -> str:
+def _cases(run: DriverTestRun) -> str:
     return "".join(_group(name, results) for name, results in run.groups().items())
 
 

@@ -7,13 +7,13 @@ step after it. What it had under way, the driver is asked again; and containers 
 from __future__ import annotations
 
 from volplane.api.core import Pod
-from volplane.testing.apart import CONTROL_PLANE, Apart
-from volplane.testing.case import Body, Table, demand
-from volplane.testing.cases import lives
-from volplane.testing.stuck import SHORT
-from volplane.testing.whole import Whole
+from volplane.testing.case import Body, CaseTable, require
+from volplane.testing.cases import lifecycle
+from volplane.testing.cluster_env import ClusterEnv
+from volplane.testing.livelock import SHORT
+from volplane.testing.process_env import CONTROL_PLANE, ProcessEnv
 
-case = Table(whole=True, apart=True)
+case = CaseTable(whole=True, apart=True)
 
 NODE = "worker-1"
 # The calls of a node, and what a driver must promise for each to be made.
@@ -41,54 +41,54 @@ def twice(place: str) -> tuple[str, str]:
     return f"{place}:before", f"{place}:after"
 
 
-async def _stays(world: Whole) -> tuple[str, str, str]:
+async def _stays(world: ClusterEnv) -> tuple[str, str, str]:
     claim = await world.claim()
-    return claim, *await lives.stays(world, claim, node=NODE)
+    return claim, *await lifecycle.stays(world, claim, node=NODE)
 
 
 def _node(method: str) -> Body:
-    async def body(world: Apart) -> None:
-        world.stuck.patience = SHORT
-        async with world.witness(_stays) as witness:
-            async with lives.accounted(world):
-                world.arm(f"node/{NODE}", *twice(f"rpc:{method}"))
+    async def body(world: ProcessEnv) -> None:
+        world.livelock.patience = SHORT
+        async with world.survivor_pod(_stays) as witness:
+            async with lifecycle.expect_nothing_left(world):
+                world.kill_at_failpoints(f"node/{NODE}", *twice(f"rpc:{method}"))
                 claim = await world.claim()
-                told = await lives.written(world, claim, node=NODE)
-                await lives.same(world, claim, told, f"after its node was killed at {method}", node=NODE)
+                told = await lifecycle.write_in_pod(world, claim, node=NODE)
+                await lifecycle.same(world, claim, told, f"after its node was killed at {method}", node=NODE)
                 await world.clear()
-                left = world.unreached(f"node/{NODE}")
-                demand(not left, f"the node was never at {', '.join(left)}: {method} is not called")
-                await witness.look()
+                left = world.failpoints_not_reached(f"node/{NODE}")
+                require(not left, f"the node was never at {', '.join(left)}: {method} is not called")
+                await witness.check()
             when = f"in a volume that was in use while its node was killed at {method}"
-            await lives.same(world, witness.claim, witness.told, when, node=NODE)
+            await lifecycle.same(world, witness.claim, witness.told, when, node=NODE)
 
     return body
 
 
 def _control_plane(place: str) -> Body:
-    async def body(world: Apart) -> None:
-        world.stuck.patience = SHORT
-        async with lives.accounted(world):
+    async def body(world: ProcessEnv) -> None:
+        world.livelock.patience = SHORT
+        async with lifecycle.expect_nothing_left(world):
             claim = await world.claim()
             if place == POD_DELETED:
-                pod, told = await lives.stays(world, claim, script=DEAF)
+                pod, told = await lifecycle.stays(world, claim, script=DEAF)
                 await world.delete(Pod, pod)  # its container has a second left
                 _arm(world, place)
                 await world.remove_pod(pod)
             else:
                 _arm(world, place)
-                told = await lives.written(world, claim)
-            await lives.same(world, claim, told, "after the control plane was killed")
+                told = await lifecycle.write_in_pod(world, claim)
+            await lifecycle.same(world, claim, told, "after the control plane was killed")
             await world.clear()
-            left = world.unreached("apiserver")
-            demand(not left, f"the API server was never at {', '.join(left)}")
+            left = world.failpoints_not_reached("apiserver")
+            require(not left, f"the API server was never at {', '.join(left)}")
 
     return body
 
 
-def _arm(world: Apart, place: str) -> None:
-    world.cluster.die_with(*CONTROL_PLANE)
-    world.arm("apiserver", *twice(place))
+def _arm(world: ProcessEnv, place: str) -> None:
+    world.cluster.kill_together(*CONTROL_PLANE)
+    world.kill_at_failpoints("apiserver", *twice(place))
 
 
 for _method, _needs in NODE_CALLS.items():

@@ -7,19 +7,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from volplane.node.containers import records
-from volplane.testing.killing import NAME
+from volplane.testing.kill_driver import NAME
 
 MOST = 4000  # characters of one pod
 
 Roots = Mapping[str, Path]  # the nodes' directories, by name
 
 
-def sizes(roots: Roots) -> dict[str, int]:
+def log_sizes(roots: Roots) -> dict[str, int]:
     """Of all logs that there are, in bytes."""
     return {str(file): file.stat().st_size for _, file in _files(roots)}
 
 
-def said(roots: Roots, since: Mapping[str, int]) -> dict[str, str]:
+def read_logs(roots: Roots, since: Mapping[str, int]) -> dict[str, str]:
     """What has come to them, of a driver that was started again in one piece."""
     found: dict[str, str] = {}
     for who, file in _files(roots):

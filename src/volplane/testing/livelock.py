@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from volplane.csi.outcome import Code
 from volplane.csi.tap import Call
-from volplane.testing.case import SPEC, Broken
+from volplane.testing.case import SPEC, CaseFailure
 
 OK = Code.OK.name
 _PASSES = {code.name for code in (Code.UNAVAILABLE, Code.ABORTED, Code.DEADLINE_EXCEEDED, Code.CANCELLED)} | {
@@ -27,28 +27,30 @@ _IN_USE = ("ControllerPublishVolume", "ControllerUnpublishVolume", "DeleteVolume
 _UNMOUNTS = ("NodeUnpublishVolume", "NodeUnstageVolume")
 
 
-class Patience(Struct, frozen=True):
+class RepeatLimit(Struct, frozen=True):
     """The same answer so often, and over so many seconds, is the last word."""
 
     times: int = 5
     seconds: float = 5.0
 
 
-ORDINARY = Patience()
-SHORT = Patience(3, 2.0)  # where a driver is told from its repetitions
+ORDINARY = RepeatLimit()
+SHORT = RepeatLimit(3, 2.0)  # where a driver is told from its repetitions
 
 
-class Answer(Struct):
+class RepeatedAnswer(Struct):
     words: tuple[str, str]  # code and message
     since: float
     times: int = 1
 
 
-class Stuck:
+class LivelockDetector:
     def __init__(self, mounted: Callable[[Call], bool] = lambda call: False) -> None:
         self._mounted = mounted  # what an unmount was for: tells of a call that has ended right now
-        self._answers: dict[tuple[str, str], Answer] = {}
-        self._told: set[tuple[str, str]] = set()  # calls that have failed a case: no other case fails by them
+        self._answers: dict[tuple[str, str], RepeatedAnswer] = {}
+        self._reported: set[tuple[str, str]] = (
+            set()
+        )  # calls that have failed a case: no other case fails by them
         self._found: Call | None = None
         self._event = asyncio.Event()
         self.patience = ORDINARY
@@ -58,41 +60,41 @@ class Stuck:
         """The driver has said its last word to somebody."""
         return self._found is not None
 
-    def begin(self) -> None:
+    def begin_case(self) -> None:
         """Another case, or its end: what hangs since before is not its fault."""
-        self._told |= {key for key, answer in self._answers.items() if answer.words[0] != OK}
+        self._reported |= {key for key, answer in self._answers.items() if answer.words[0] != OK}
         if self._found is not None:
-            self._told.add((self._found.method, self._found.request))
+            self._reported.add((self._found.method, self._found.request))
         self._answers.clear()
         self._found = None
         self._event.clear()
         self.patience = ORDINARY
 
-    def heard(self, call: Call) -> None:
+    def observe_call(self, call: Call) -> None:
         """Of each call that has ended."""
         key = (call.method, call.request)
         if call.code == OK and call.method not in _UNMOUNTS:
             self._answers.pop(key, None)
-            self._told.discard(key)
+            self._reported.discard(key)
             return
-        if _passes(call) or key in self._told:
+        if _is_transient(call) or key in self._reported:
             return
         words, known = (call.code, call.message), self._answers.get(key)
         if known is None or known.words != words:
-            self._answers[key] = Answer(words, call.start)
+            self._answers[key] = RepeatedAnswer(words, call.start)
             return
         known.times += 1
-        if not self._found and self._is_last_word(known, call):
+        if not self._found and self._is_livelock(known, call):
             self._found = call
             self._event.set()
 
-    def _is_last_word(self, known: Answer, call: Call) -> bool:
+    def _is_livelock(self, known: RepeatedAnswer, call: Call) -> bool:
         if call.code == OK and self._mounted(call):
             return True
         enough = self.patience.times + (call.code == OK)  # once more than whoever was killed may ask
         return known.times >= enough and call.start - known.since >= self.patience.seconds
 
-    async def unless(self, work: Awaitable[None]) -> None:
+    async def wait_or_livelock(self, work: Awaitable[None]) -> None:
         """Wait for `work`. Raises Broken if the driver keeps it from coming to its end."""
         waited, found = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
         try:
@@ -100,13 +102,13 @@ class Stuck:
             if waited.done():
                 return waited.result()
             assert self._found is not None
-            raise Broken(self._words(self._found), section=f"{SPEC}: {self._found.method}")
+            raise CaseFailure(self._describe(self._found), section=f"{SPEC}: {self._found.method}")
         finally:
             for task in (waited, found):
                 task.cancel()
             await asyncio.gather(waited, found, return_exceptions=True)
 
-    def _words(self, call: Call) -> str:
+    def _describe(self, call: Call) -> str:
         times = self._answers[call.method, call.request].times
         if call.code == OK:
             return f"{call.method} is answered with OK {times} times, and what it was for is still mounted"
@@ -114,6 +116,6 @@ class Stuck:
         return f"{call.method} is refused {times} times in the same words, and nothing changes: {why}"
 
 
-def _passes(call: Call) -> bool:
+def _is_transient(call: Call) -> bool:
     in_use = call.code == Code.FAILED_PRECONDITION.name and call.method in _IN_USE
     return call.code in _PASSES or bool(call.note) or in_use

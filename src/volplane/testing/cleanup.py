@@ -15,41 +15,41 @@ from volplane.api.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from volplane.testing.whole import Whole
+    from volplane.testing.cluster_env import ClusterEnv
 
 NAMESPACE = "default"
 
 
-async def clear(world: Whole) -> None:
+async def delete_all(world: ClusterEnv) -> None:
     """Until it is gone; ends with the case's own time."""
-    volumes = _volumes(world)
+    volumes = _volumes_of_claims(world)
     await _delete(world, Pod, VolumeGroupSnapshot, VolumeSnapshot)
-    await world.unused(volumes, lambda: _gone(world, Pod, "the case's pods are gone"))
+    await world.wait_until_unused(volumes, lambda: _wait_until_gone(world, Pod, "the case's pods are gone"))
     await _delete(world, PersistentVolumeClaim)
-    await _gone(world, Pod, "the case's pods are gone")
-    await _gone(world, PersistentVolumeClaim, "its claims are gone")
-    volumes |= _volumes(world)
+    await _wait_until_gone(world, Pod, "the case's pods are gone")
+    await _wait_until_gone(world, PersistentVolumeClaim, "its claims are gone")
+    volumes |= _volumes_of_claims(world)
     known = world.client.cache(PersistentVolume)
     await world.until(PersistentVolume, lambda: not any(map(known.get, volumes)), "its volumes are gone")
-    if groups := world.made_of(VolumeGroupSnapshot):
-        await groups_gone(world, groups)
-    if snapshots := world.made_of(VolumeSnapshot):
-        await snapshots_gone(world, snapshots)
-    await world.detached(volumes)
+    if groups := world.created_names(VolumeGroupSnapshot):
+        await wait_for_groups_gone(world, groups)
+    if snapshots := world.created_names(VolumeSnapshot):
+        await wait_for_snapshots_gone(world, snapshots)
+    await world.wait_until_detached(volumes)
 
 
-async def _delete(world: Whole, *kinds: type[Resource]) -> None:
+async def _delete(world: ClusterEnv, *kinds: type[Resource]) -> None:
     for kind in kinds:
-        for name in sorted(world.made_of(kind)):
+        for name in sorted(world.created_names(kind)):
             await world.delete(kind, name)
 
 
-async def _gone(world: Whole, kind: type[Resource], what: str) -> None:
-    mine, cache = world.made_of(kind), world.client.cache(kind)
+async def _wait_until_gone(world: ClusterEnv, kind: type[Resource], what: str) -> None:
+    mine, cache = world.created_names(kind), world.client.cache(kind)
     await world.until(kind, lambda: not any(cache.get(name, NAMESPACE) for name in mine), what)
 
 
-async def snapshots_gone(world: Whole, names: Collection[str]) -> None:
+async def wait_for_snapshots_gone(world: ClusterEnv, names: Collection[str]) -> None:
     contents = world.client.cache(VolumeSnapshotContent)
     await world.until(
         VolumeSnapshotContent,
@@ -58,7 +58,7 @@ async def snapshots_gone(world: Whole, names: Collection[str]) -> None:
     )
 
 
-async def groups_gone(world: Whole, names: Collection[str]) -> None:
+async def wait_for_groups_gone(world: ClusterEnv, names: Collection[str]) -> None:
     """With all that is in them."""
     contents, snapshots = world.client.cache(VolumeGroupSnapshotContent), world.client.cache(VolumeSnapshot)
     await world.until(
@@ -76,8 +76,8 @@ def members_of(groups: Collection[str]) -> Callable[[VolumeSnapshot], bool]:
     return lambda one: any(owner.name in groups for owner in one.metadata.owner_references)
 
 
-def _volumes(world: Whole) -> set[str]:
+def _volumes_of_claims(world: ClusterEnv) -> set[str]:
     """Of the case's claims."""
-    mine = world.made_of(PersistentVolumeClaim)
+    mine = world.created_names(PersistentVolumeClaim)
     found = world.client.cache(PersistentVolume).all()
     return {v.name for v in found if v.spec.claim_ref is not None and v.spec.claim_ref.name in mine}

@@ -45,7 +45,7 @@ WORDS = {
 }
 
 
-class Promises(Struct):
+class DriverCapabilities(Struct):
     name: str = ""
     version: str = ""
     plugin: set[str] = set()
@@ -97,10 +97,10 @@ class Promises(Struct):
         return next((WORDS.get(need, need) for need in needs if need not in there), "")
 
 
-async def ask(controller: Caller, node: Caller, *, timeout: float) -> Promises:
+async def query_driver(controller: Caller, node: Caller, *, timeout: float) -> DriverCapabilities:
     """Raises CallError of a driver that does not even say what it is."""
     info = await node.call("GetPluginInfo", v1.GetPluginInfoRequest(), timeout=timeout)
-    made = Promises(name=info.name, version=info.vendor_version)
+    made = DriverCapabilities(name=info.name, version=info.vendor_version)
     plugin = await controller.call(
         "GetPluginCapabilities", v1.GetPluginCapabilitiesRequest(), timeout=timeout
     )

@@ -31,14 +31,14 @@ from volplane.cluster.separate import Separate
 from volplane.cluster.whole import Cluster, Settings
 from volplane.csi.tap import Call, Tap
 from volplane.host import Host, copies, mounts
-from volplane.testing import asking, clearing, killing, ledger, leftovers, saying, specs
-from volplane.testing.case import Broken, NotPromised
-from volplane.testing.clearing import NAMESPACE
-from volplane.testing.explaining import why
-from volplane.testing.ledger import Tally
-from volplane.testing.promises import Promises
+from volplane.testing import call_audit, cleanup, driver_logs, driver_query, kill_driver, leftovers, specs
+from volplane.testing.call_audit import Inventory
+from volplane.testing.capabilities import DriverCapabilities
+from volplane.testing.case import CaseFailure, NotSupported
+from volplane.testing.cleanup import NAMESPACE
+from volplane.testing.failure_reason import find_reason
+from volplane.testing.livelock import SHORT, LivelockDetector
 from volplane.testing.specs import classes
-from volplane.testing.stuck import SHORT, Stuck
 from volplane.testing.waiting import until
 
 CLEARING = 30.0  # seconds; what is not gone by then is taken away by force
@@ -51,14 +51,14 @@ T = TypeVar("T", bound=Resource)
 R = TypeVar("R")
 
 
-class Whole:
+class ClusterEnv:
     """`async with Whole(…) as world`: the cluster is ready inside."""
 
     def __init__(
         self,
         guest: Guest,
         directory: Path,
-        promises: Promises,
+        promises: DriverCapabilities,
         *,
         tap: Tap,
         nodes: int = 2,
@@ -67,11 +67,11 @@ class Whole:
         secrets: Mapping[str, str] | None = None,
     ) -> None:
         self.guest, self.promises, self.tap = guest, promises, tap
-        self.stuck = Stuck(self._still_mounted)
-        tap.ended = self.stuck.heard
+        self.livelock = LivelockDetector(self._still_mounted)
+        tap.ended = self.livelock.observe_call
         self.parameters, self.secrets = dict(parameters or {}), dict(secrets or {})
         self.mutable = dict(mutable or {})
-        self.directory, self.shelf = directory, directory / "shelf"
+        self.directory, self.results = directory, directory / "shelf"
         self.random = Random(0)
         self.waiting = ""  # for what, while it does
         self.repeated = 0  # by us: here all callers are the cluster's
@@ -81,13 +81,13 @@ class Whole:
             nodes_per_zone=nodes,
             max_container_restart_period=RESTART,
         )
-        self._brought = Brought(guests=(quick(guest),), ours=False)
+        self._brought = Brought(guests=(with_short_backoff(guest),), ours=False)
         self._known: set[tuple[type[Resource], str]] = set()
         self._controllers: set[str] = set()  # sockets
         self.cluster: Cluster | Separate
 
-    async def __aenter__(self) -> Whole:
-        self.shelf.mkdir(parents=True, exist_ok=True)
+    async def __aenter__(self) -> ClusterEnv:
+        self.results.mkdir(parents=True, exist_ok=True)
         await self._start()
         try:
             await self._make_class()
@@ -96,30 +96,30 @@ class Whole:
             raise
         return self
 
-    def _composed(self) -> Cluster | Separate:
+    def _make_cluster(self) -> Cluster | Separate:
         return Cluster(self._settings, self._brought)
 
     async def _start(self) -> None:
-        self.cluster = self._composed()
+        self.cluster = self._make_cluster()
         try:
             await self.cluster.__aenter__()
             await self.cluster.ready()
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, VolumeAttachment, Node):
                 await self.client.cache(kind).synced()
         except BaseException:
-            await self._ended()
+            await self._stop()
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        await self._ended()
+        await self._stop()
 
-    async def _ended(self) -> None:
+    async def _stop(self) -> None:
         try:
             await self.cluster.__aexit__()
         finally:
-            await self._swept()
+            await self._release_machine()
 
-    async def _swept(self) -> None:
+    async def _release_machine(self) -> None:
         """A driver that does not let go keeps its node from ending well: the machine is given back."""
         host = Host()
         try:
@@ -153,7 +153,7 @@ class Whole:
 
     # --- what cases make
 
-    def fresh(self, prefix: str) -> str:
+    def new_name(self, prefix: str) -> str:
         return f"{prefix}-{self.random.getrandbits(32):08x}"
 
     async def ask(self, work: Callable[[], Awaitable[R]]) -> R:
@@ -174,7 +174,7 @@ class Whole:
         source: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> str:
-        name = self.fresh("claim")
+        name = self.new_name("claim")
         await self.make(specs.claim(name, block=block, mode=mode, source=source, labels=labels))
         return name
 
@@ -182,9 +182,9 @@ class Whole:
         self, script: str, claim: str = "", *, volume: Mapping[str, Any] | None = None, **more: Any
     ) -> str:
         """A pod whose container runs `script` with the volume at /data (or as /dev/data)."""
-        name = self.fresh("pod")
+        name = self.new_name("pod")
         source = volume or {"persistentVolumeClaim": {"claimName": claim}}
-        await self.make(specs.pod(name, script, volume=source, shelf=str(self.shelf), **more))
+        await self.make(specs.pod(name, script, volume=source, shelf=str(self.results), **more))
         return name
 
     # --- what cases wait for
@@ -192,19 +192,19 @@ class Whole:
     async def until(self, kind: type[T], holds: Callable[[], object], what: str) -> None:
         """By watching; ends with the case's own time."""
         self.waiting = what
-        await self.stuck.unless(until(self.client, kind, holds))
+        await self.livelock.wait_or_livelock(until(self.client, kind, holds))
         self.waiting = ""
 
-    async def waited(self) -> str:
+    async def describe_wait(self) -> str:
         """For what a case has waited that is over now, and who is to be asked for it."""
-        reason = await why(self.client, self.made_of) if self.waiting else ""
+        reason = await find_reason(self.client, self.created_names) if self.waiting else ""
         return f"{self.waiting} ({reason})" if reason else self.waiting
 
     def get_pod(self, name: str) -> Pod | None:
         found: Pod | None = self.client.cache(Pod).get(name, NAMESPACE)
         return found
 
-    async def ended(self, name: str) -> Pod:
+    async def run_to_end(self, name: str) -> Pod:
         """The pod when its container has ended well; what it says otherwise. Raises Broken."""
 
         def over() -> bool:
@@ -217,12 +217,12 @@ class Whole:
         if pod.status.phase != "Succeeded":
             said = [s.state.terminated for s in pod.status.container_statuses if s.state.terminated]
             code = said[0].exit_code if said else "?"
-            raise Broken(
+            raise CaseFailure(
                 f"the container of pod {name} ends with {code}: {self.read(f'{name}.err') or 'no words'}"
             )
         return pod
 
-    async def running(self, name: str) -> Pod:
+    async def wait_until_running(self, name: str) -> Pod:
         def up() -> bool:
             pod = self.get_pod(name)
             return pod is not None and pod.status.phase in ("Running", "Succeeded", "Failed")
@@ -235,7 +235,7 @@ class Whole:
     async def run(self, script: str, claim: str = "", **more: Any) -> Pod:
         """A pod to its end, and gone."""
         name = await self.pod(script, claim, **more)
-        pod = await self.ended(name)
+        pod = await self.run_to_end(name)
         await self.remove_pod(name)
         return pod
 
@@ -249,7 +249,7 @@ class Whole:
     async def remove_claim(self, name: str) -> None:
         claim = self.client.cache(PersistentVolumeClaim).get(name, NAMESPACE)
         volume = claim.spec.volume_name if claim else ""
-        await self.unused({volume})
+        await self.wait_until_unused({volume})
         await self.delete(PersistentVolumeClaim, name)
         gone = self.client.cache(PersistentVolumeClaim)
         await self.until(
@@ -261,7 +261,7 @@ class Whole:
                 PersistentVolume, lambda: volumes.get(volume) is None, f"volume {volume} is gone"
             )
 
-    async def unused(
+    async def wait_until_unused(
         self, volumes: Collection[str], first: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Before claims are deleted: of a driver that attaches nothing Kubernetes deletes a volume although
@@ -270,9 +270,9 @@ class Whole:
         if "PUBLISH_UNPUBLISH_VOLUME" not in self.promises.controller:
             if first is not None:
                 await first()
-            await self.detached(volumes)
+            await self.wait_until_detached(volumes)
 
-    async def detached(self, volumes: Collection[str] | None = None) -> None:
+    async def wait_until_detached(self, volumes: Collection[str] | None = None) -> None:
         """These volumes, or all."""
         cache = self.client.cache(VolumeAttachment)
 
@@ -285,7 +285,7 @@ class Whole:
 
     def read(self, name: str) -> str:
         try:
-            return (self.shelf / name).read_text(errors="replace").strip()
+            return (self.results / name).read_text(errors="replace").strip()
         except FileNotFoundError:
             return ""
 
@@ -297,9 +297,9 @@ class Whole:
         if affinity is not None and affinity.required is not None:
             told = str(affinity.required)
             if "worker-1" in told and "worker-2" not in told:
-                raise NotPromised("its volumes stay on their node")
+                raise NotSupported("its volumes stay on their node")
         if len(self.cluster.members) < 2 or not self._has_driver("worker-2"):
-            raise NotPromised("it runs on one node only")
+            raise NotSupported("it runs on one node only")
         return "worker-2"
 
     def _has_driver(self, node: str) -> bool:
@@ -307,15 +307,15 @@ class Whole:
 
     # --- what the field does
 
-    def own(self) -> Callable[[Call], bool]:
+    def calls_of_this_case(self) -> Callable[[Call], bool]:
         """Which calls a case may disturb: those for what it makes from now on, not for what others left."""
-        before = ledger.made(self.calls())
-        return lambda call: not ledger.is_about(call, before)
+        before = call_audit.requested_names(self.calls())
+        return lambda call: not call_audit.names_any(call, before)
 
     async def kill_driver(self, socket: str = "") -> int:
         """kill -9 of the driver's containers, or of the one behind a socket; how many there were."""
         places = [member.root for member in self.cluster.members]
-        return await self.cluster.host.call(killing.kill, places, socket)
+        return await self.cluster.host.call(kill_driver.kill_driver, places, socket)
 
     async def restart(self) -> None:
         """The whole control plane ends and starts again on what it has stored."""
@@ -326,39 +326,39 @@ class Whole:
 
     async def clean(self) -> list[str]:
         self.tap.clear()
-        found = self.stuck.found
-        self.stuck.begin()
+        found = self.livelock.found
+        self.livelock.begin_case()
         try:
             if found:  # the case has failed by it: nobody learns more from its unmounts
-                self.stuck.patience = SHORT
-                await self._unmounted()
+                self.livelock.patience = SHORT
+                await self._force_unmount()
             async with asyncio.timeout(CLEARING):
                 await self.clear()
-        except (Broken, TimeoutError) as error:
-            return [str(error) or f"not within {CLEARING:g} s: {self.waiting}", *await self._by_force()]
+        except (CaseFailure, TimeoutError) as error:
+            return [str(error) or f"not within {CLEARING:g} s: {self.waiting}", *await self._clean_by_force()]
         finally:
             self._known.clear()
         return []
 
-    async def _by_force(self) -> list[str]:
-        self.stuck.begin()
-        await self._unmounted()
+    async def _clean_by_force(self) -> list[str]:
+        self.livelock.begin_case()
+        await self._force_unmount()
         try:
             async with asyncio.timeout(CLEARING):
                 await self.clear()
-        except (Broken, TimeoutError):
+        except (CaseFailure, TimeoutError):
             return ["nor by force"]
         return []
 
-    async def _unmounted(self) -> None:
+    async def _force_unmount(self) -> None:
         """What the driver does not unmount is unmounted, so that the other cases can still be run."""
-        for target in reversed(await self.left()):
+        for target in reversed(await self.mounts_left()):
             with suppress(OSError):
                 await self.cluster.host.call(copies.thaw, target)
             await self.cluster.host.unmount(target, detach=True)
-        self._asked_again()
+        self._clear_backoff()
 
-    def _asked_again(self) -> None:
+    def _clear_backoff(self) -> None:
         """Nobody sits out the pauses that grew while the driver did not let go."""
         assert isinstance(self.cluster, Cluster)
         for node in self.cluster.nodes.values():
@@ -374,9 +374,9 @@ class Whole:
 
     async def clear(self) -> None:
         """All that the case has made is deleted, until it is gone."""
-        await clearing.clear(self)
+        await cleanup.delete_all(self)
 
-    def made_of(self, kind: type[Resource]) -> set[str]:
+    def created_names(self, kind: type[Resource]) -> set[str]:
         """What the case has made of a kind, by name."""
         return {name for known, name in self._known if known is kind}
 
@@ -385,10 +385,10 @@ class Whole:
         self.tap.clear()
         await self.kill_driver()
 
-    def marks(self) -> dict[str, int]:
-        self.stuck.begin()
+    def log_positions(self) -> dict[str, int]:
+        self.livelock.begin_case()
         self.waiting = ""
-        return saying.sizes(self._roots)
+        return driver_logs.log_sizes(self._roots)
 
     @property
     def _roots(self) -> dict[str, Path]:
@@ -403,28 +403,30 @@ class Whole:
                 told.append(
                     f"{event.last_timestamp} {about.kind} {about.name}: {event.reason}: {event.message}"
                 )
-        made = {**saying.said(self._roots, since), "warnings": "\n".join(sorted(told)[-40:])}
+        made = {**driver_logs.read_logs(self._roots, since), "warnings": "\n".join(sorted(told)[-40:])}
         return {**made, **({"waiting for": self.waiting} if self.waiting else {})}
 
     # --- what there is
 
-    async def left(self) -> list[str]:
+    async def mounts_left(self) -> list[str]:
         """Mounts of the driver's volumes on any node."""
         return await leftovers.mounts(self.cluster.host, self._roots.values())
 
-    async def tally(self) -> Tally:
+    async def take_inventory(self) -> Inventory:
         loops = await leftovers.devices(self.cluster.host, self.directory, self.calls())
         mine = (f"{device} ({file})" for device, file in loops.items())
-        self._controllers |= asking.controllers(self.calls(), str(self.directory))  # not all calls are kept
-        volumes, snapshots = await asking.listed(self.promises, self._controllers)
-        return Tally(frozenset(await self.left()), frozenset(mine), volumes, snapshots)
+        self._controllers |= driver_query.controller_sockets(
+            self.calls(), str(self.directory)
+        )  # not all calls are kept
+        volumes, snapshots = await driver_query.list_volumes_and_snapshots(self.promises, self._controllers)
+        return Inventory(frozenset(await self.mounts_left()), frozenset(mine), volumes, snapshots)
 
     def calls(self) -> list[Call]:
         """All that were made, in the order of their start."""
         return self.tap.calls
 
 
-def quick(guest: Guest) -> Guest:
+def with_short_backoff(guest: Guest) -> Guest:
     """Sidecars that come again soon: a case is to wait for the driver, not for them."""
     known = {role: ("--retry-interval-start=100ms", *guest.sidecars.get(role, ())) for role in _RETRYING}
     return structs.replace(guest, sidecars={**guest.sidecars, **known})

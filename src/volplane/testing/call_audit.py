@@ -23,18 +23,18 @@ _MADE = {
 }
 
 
-class Wrong(Struct, frozen=True):
+class Finding(Struct, frozen=True):
     what: str
     section: str
 
 
-def judged(calls: Iterable[Call]) -> Iterator[Wrong]:
+def audit_calls(calls: Iterable[Call]) -> Iterator[Finding]:
     known = list(calls)
-    yield from made_twice(known)
-    yield from attached_twice(known)
+    yield from find_duplicates(known)
+    yield from find_double_attachments(known)
 
 
-def made_twice(calls: Iterable[Call]) -> Iterator[Wrong]:
+def find_duplicates(calls: Iterable[Call]) -> Iterator[Finding]:
     """One name is one volume, however often it is asked for."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for call in calls:
@@ -47,10 +47,10 @@ def made_twice(calls: Iterable[Call]) -> Iterator[Wrong]:
             ids.append(id)
     for (method, name), ids in found.items():
         if len(ids) > 1:
-            yield Wrong(f"{name} was made {len(ids)} times: {', '.join(ids)}", method)
+            yield Finding(f"{name} was made {len(ids)} times: {', '.join(ids)}", method)
 
 
-def volumes(calls: Iterable[Call]) -> set[str]:
+def requested_volumes(calls: Iterable[Call]) -> set[str]:
     """Names and ids of those that were asked for."""
     made = [call for call in calls if call.method == "CreateVolume"]
     names = {json.loads(call.request).get("name", "") for call in made}
@@ -58,7 +58,7 @@ def volumes(calls: Iterable[Call]) -> set[str]:
     return (names | ids) - {""}
 
 
-def made(calls: Iterable[Call]) -> set[str]:
+def requested_names(calls: Iterable[Call]) -> set[str]:
     """Names and ids of all that was asked for, volumes or not."""
     found: set[str] = set()
     for call in calls:
@@ -69,15 +69,15 @@ def made(calls: Iterable[Call]) -> set[str]:
     return found - {""}
 
 
-def is_about(call: Call, things: Collection[str]) -> bool:
+def names_any(call: Call, things: Collection[str]) -> bool:
     """Whether the request names one of them."""
     return any(isinstance(value, str) and value in things for value in json.loads(call.request).values())
 
 
-def attached_twice(calls: Iterable[Call]) -> Iterator[Wrong]:
+def find_double_attachments(calls: Iterable[Call]) -> Iterator[Finding]:
     """A volume for one node is attached to one."""
     places: dict[str, set[str]] = defaultdict(set)
-    for call in sorted(calls, key=_moment):
+    for call in sorted(calls, key=_effective_time):
         if call.method == "ControllerUnpublishVolume":
             request = json.loads(call.request)
             here = places[request["volume_id"]]
@@ -88,10 +88,10 @@ def attached_twice(calls: Iterable[Call]) -> Iterator[Wrong]:
             here.add(request["node_id"])
             if len(here) > 1 and _is_single(request):
                 nodes = " and ".join(sorted(here))
-                yield Wrong(f"{request['volume_id']} was attached to {nodes} at once", call.method)
+                yield Finding(f"{request['volume_id']} was attached to {nodes} at once", call.method)
 
 
-def _moment(call: Call) -> float:
+def _effective_time(call: Call) -> float:
     """A detach counts from when it is asked for, an attach from when it is answered."""
     return call.start if call.method == "ControllerUnpublishVolume" else call.end
 
@@ -101,7 +101,7 @@ def _is_single(request: dict[str, Any]) -> bool:
     return str(mode).startswith(SINGLE)
 
 
-class Tally(Struct, frozen=True):
+class Inventory(Struct, frozen=True):
     """What there is at a moment."""
 
     mounts: frozenset[str] = frozenset()
@@ -109,7 +109,7 @@ class Tally(Struct, frozen=True):
     volumes: frozenset[str] = frozenset()  # that the driver lists, if it does
     snapshots: frozenset[str] = frozenset()
 
-    def beyond(self, before: Tally) -> Iterator[Wrong]:
+    def left_since(self, before: Inventory) -> Iterator[Finding]:
         for left, what, section in (
             (self.mounts - before.mounts, "is still mounted", "NodeUnstageVolume"),
             (self.devices - before.devices, "is still bound", "NodeUnstageVolume"),
@@ -117,4 +117,4 @@ class Tally(Struct, frozen=True):
             (self.snapshots - before.snapshots, "is still listed among the snapshots", "DeleteSnapshot"),
         ):
             if left:
-                yield Wrong(f"{', '.join(sorted(left))} {what} after everything is deleted", section)
+                yield Finding(f"{', '.join(sorted(left))} {what} after everything is deleted", section)

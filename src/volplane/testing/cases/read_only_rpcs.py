@@ -13,25 +13,25 @@ from google.protobuf.message import Message
 from msgspec import Struct
 
 from volplane.csi import v1
-from volplane.testing.bench import Around, Bench, Remote
-from volplane.testing.case import Body, Table
-from volplane.testing.cases import disturbed
-from volplane.testing.cases.copies import snapshot
-from volplane.testing.volume import Volume
+from volplane.testing.case import Body, CaseTable
+from volplane.testing.cases import faults
+from volplane.testing.cases.snapshots_clones import snapshot
+from volplane.testing.socket_env import Around, DriverSocket, SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 
-class Question(Struct, frozen=True):
-    remote: Remote
+class ReadOnlyCall(Struct, frozen=True):
+    remote: DriverSocket
     method: str
     request: Message
 
     async def ask(self) -> Any:
-        return await self.remote.plain(self.method, self.request)
+        return await self.remote.call_once(self.method, self.request)
 
 
-def _questions(bench: Bench, volume: Volume, target: str, cut: str) -> Iterator[Question]:
+def _questions(bench: SocketEnv, volume: VolumeUnderTest, target: str, cut: str) -> Iterator[ReadOnlyCall]:
     """About a published volume and (`cut`) a snapshot of it, as far as the driver promises answers."""
     controller, node = bench.controller, bench.nodes[0]
     own: tuple[tuple[str, Message], ...] = (
@@ -42,12 +42,12 @@ def _questions(bench: Bench, volume: Volume, target: str, cut: str) -> Iterator[
         ("NodeGetInfo", v1.NodeGetInfoRequest()),
     )
     for method, request in own:
-        yield Question(node, method, request)
+        yield ReadOnlyCall(node, method, request)
     if bench.promises.has("stats"):
         stats = v1.NodeGetVolumeStatsRequest(
             volume_id=volume.id, volume_path=target, staging_target_path=volume.staging(node)
         )
-        yield Question(node, "NodeGetVolumeStats", stats)
+        yield ReadOnlyCall(node, "NodeGetVolumeStats", stats)
     validate = v1.ValidateVolumeCapabilitiesRequest(
         volume_id=volume.id,
         volume_context=volume.made.volume_context,
@@ -65,51 +65,53 @@ def _questions(bench: Bench, volume: Volume, target: str, cut: str) -> Iterator[
         ("group-snapshot", "GroupControllerGetCapabilities", v1.GroupControllerGetCapabilitiesRequest()),
     ):
         if bench.promises.has(need):
-            yield Question(controller, method, asked)
+            yield ReadOnlyCall(controller, method, asked)
     if cut and bench.promises.has("get-snapshot"):
         wanted = v1.GetSnapshotRequest(snapshot_id=cut, secrets=bench.secrets)
-        yield Question(controller, "GetSnapshot", wanted)
+        yield ReadOnlyCall(controller, "GetSnapshot", wanted)
 
 
-async def _each(bench: Bench, questions: list[Question], disturb: Callable[[Bench], Around]) -> None:
+async def _each(
+    bench: SocketEnv, questions: list[ReadOnlyCall], disturb: Callable[[SocketEnv], Around]
+) -> None:
     for one in questions:
         await disturb(bench)(one.remote, one.method, one.request)
 
 
-async def _during(bench: Bench, questions: list[Question]) -> None:
+async def _during(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
     """All are under way when the driver dies."""
     asked = [asyncio.ensure_future(one.ask()) for one in questions]
     await asyncio.wait(asked, timeout=bench.random.uniform(0.0, 0.03))
     await asyncio.gather(*(instance.kill() for instance in bench.instances))
     first = await asyncio.gather(*asked, return_exceptions=True)
     await asyncio.gather(*(instance.start() for instance in bench.instances))
-    await _answered_alike(questions, first, "repeated after the driver was killed during it")
+    await _expect_same_answers(questions, first, "repeated after the driver was killed during it")
 
 
-async def _after(bench: Bench, questions: list[Question]) -> None:
+async def _after(bench: SocketEnv, questions: list[ReadOnlyCall]) -> None:
     first = [await one.ask() for one in questions]
     await asyncio.gather(*(instance.restart() for instance in bench.instances))
-    await _answered_alike(questions, first, "repeated after the driver was killed and started")
+    await _expect_same_answers(questions, first, "repeated after the driver was killed and started")
 
 
-async def _answered_alike(questions: list[Question], first: list[Any], when: str) -> None:
+async def _expect_same_answers(questions: list[ReadOnlyCall], first: list[Any], when: str) -> None:
     for one, before in zip(questions, first, strict=True):
-        last = await disturbed.repeated(one.remote, one.method, one.request, when)
+        last = await faults.call_again(one.remote, one.method, one.request, when)
         if isinstance(before, Message):
-            disturbed.alike(one.method, before, last)
+            faults.expect_same_answer(one.method, before, last)
 
 
-def _with(disturb: Callable[[Bench, list[Question]], Awaitable[None]]) -> Body:
-    async def body(bench: Bench) -> None:
+def _with(disturb: Callable[[SocketEnv, list[ReadOnlyCall]], Awaitable[None]]) -> Body:
+    async def body(bench: SocketEnv) -> None:
         node = bench.nodes[0]
-        volume = await bench.published()
+        volume = await bench.create_and_publish()
         cut = (await snapshot(bench, volume)).snapshot_id if bench.promises.has("snapshot") else ""
         target = volume.target(node)
-        data = bench.payload()
+        data = bench.random_data()
         await volume.write(target, data)
         questions = list(_questions(bench, volume, target, cut))
         await disturb(bench, questions)
-        await bench.same(volume, target, data, "after the driver was asked about it")
+        await bench.expect_data(volume, target, data, "after the driver was asked about it")
 
     return body
 
@@ -118,21 +120,21 @@ case.add(
     "twice/questions",
     "RPC Interface",
     "What a driver is asked a second time it answers as before.",
-    _with(lambda bench, questions: _each(bench, questions, disturbed.twice)),
+    _with(lambda bench, questions: _each(bench, questions, faults.twice)),
     "create",
 )
 case.add(
     "at once/questions",
     "Concurrency",
     "A question that is asked several times at once is answered each time, and alike.",
-    _with(lambda bench, questions: _each(bench, questions, disturbed.at_once)),
+    _with(lambda bench, questions: _each(bench, questions, faults.at_once)),
     "create",
 )
 case.add(
     "given up/questions",
     "Timeouts",
     "A question that was given up is answered when it is asked again.",
-    _with(lambda bench, questions: _each(bench, questions, disturbed.briefly)),
+    _with(lambda bench, questions: _each(bench, questions, faults.with_short_deadline)),
     "create",
 )
 case.add(

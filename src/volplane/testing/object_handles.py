@@ -11,7 +11,7 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.snapshot import VolumeSnapshot
 
 if TYPE_CHECKING:
-    from volplane.testing.handle import Handle
+    from volplane.testing.sync_cluster import SyncCluster
 
 PATIENCE = 60.0  # seconds for whatever a test waits for
 NAMESPACE = "default"
@@ -19,12 +19,12 @@ DATA = "/data"
 DEVICE = "/dev/data"
 
 
-class Failed(AssertionError):
+class CommandFailed(AssertionError):
     """A command in a pod did not end with 0."""
 
 
-class Claim:
-    def __init__(self, handle: Handle, name: str, *, block: bool = False) -> None:
+class ClaimHandle:
+    def __init__(self, handle: SyncCluster, name: str, *, block: bool = False) -> None:
         self._handle, self.name, self.block = handle, name, block
 
     @property
@@ -36,7 +36,7 @@ class Claim:
         assert found is not None, f"claim {self.name} is gone"
         return found
 
-    def bound(self) -> PersistentVolume:
+    def wait_until_bound(self) -> PersistentVolume:
         """The volume that it is bound to, when it is."""
         cache = self._handle.client.cache(PersistentVolumeClaim)
 
@@ -62,7 +62,7 @@ class Claim:
 
         self._handle.until(PersistentVolumeClaim, has_grown, f"claim {self.name} has grown to {size}")
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SnapshotHandle:
         """A snapshot of it that is ready to use."""
         spec = {"source": {"persistentVolumeClaimName": self.name}}
         made = self._handle.make("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "snapshot", spec=spec)
@@ -73,7 +73,7 @@ class Claim:
             return mine is not None and mine.status is not None and bool(mine.status.ready_to_use)
 
         self._handle.until(VolumeSnapshot, is_ready, f"snapshot {made.name} is ready")
-        return Snapshot(made.name)
+        return SnapshotHandle(made.name)
 
     def delete(self) -> None:
         """Until it and its volume are gone."""
@@ -85,7 +85,7 @@ class Claim:
             handle.until(PersistentVolume, lambda: cache.get(volume) is None, f"volume {volume} is gone")
 
 
-class Snapshot:
+class SnapshotHandle:
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -95,7 +95,7 @@ class Snapshot:
 
 
 class RunningPod:
-    def __init__(self, handle: Handle, name: str) -> None:
+    def __init__(self, handle: SyncCluster, name: str) -> None:
         self._handle, self.name = handle, name
 
     def get(self) -> Pod:
@@ -140,7 +140,7 @@ class RunningPod:
             await running.close()
         if code:
             said = errors.decode(errors="replace").strip()
-            raise Failed(f"`{' '.join(command)}` in pod {self.name} ended with {code}: {said}")
+            raise CommandFailed(f"`{' '.join(command)}` in pod {self.name} ended with {code}: {said}")
         return words.decode(errors="replace")
 
     def write(self, name: str, text: str) -> None:

@@ -9,72 +9,74 @@ from typing import Any
 from volplane.api import quantity
 from volplane.api.core import PersistentVolumeClaim
 from volplane.api.snapshot import VolumeGroupSnapshot, VolumeSnapshot
-from volplane.testing import clearing, ledger, specs
-from volplane.testing.case import demand
-from volplane.testing.cases import disturbed
-from volplane.testing.clearing import NAMESPACE
-from volplane.testing.whole import Whole
+from volplane.testing import call_audit, cleanup, specs
+from volplane.testing.case import require
+from volplane.testing.cases import faults
+from volplane.testing.cleanup import NAMESPACE
+from volplane.testing.cluster_env import ClusterEnv
 
 # What the container writes and what it finds, as checksums on the shelf; its errors go there, too.
 WRITE = "head -c 1048576 /dev/urandom > /data/f && sync && sha256sum < /data/f > /shelf/{0}"
 READ = "sha256sum < /data/f > /shelf/{0}"
 # In a cluster a claim grows whether or not a pod uses it, and a group that is ready is not asked for again.
 CALLS = {
-    **{method: needs for method, needs in disturbed.CALLS.items() if not method.startswith("Get")},
+    **{method: needs for method, needs in faults.CALLS.items() if not method.startswith("Get")},
     "ControllerExpandVolume": ("expand-controller",),
     "NodeExpandVolume": ("expand-controller", "expand-node"),
 }
 STAY = "trap 'exit 0' TERM; sleep 3600 & wait"
 
 
-def _telling(text: str, name: str) -> str:
+def _printing_checksum(text: str, name: str) -> str:
     return f"exec 2>/shelf/{name}.err; " + text.format(name)
 
 
-async def found(world: Whole, text: str, claim: str = "", **more: Any) -> str:
+async def checksum_in_pod(world: ClusterEnv, text: str, claim: str = "", **more: Any) -> str:
     """What a pod that ran the text has put on the shelf; `{0}` in it is the place."""
-    name = world.fresh("found")
-    await world.run(_telling(text, name), claim, **more)
+    name = world.new_name("found")
+    await world.run(_printing_checksum(text, name), claim, **more)
     return world.read(name)
 
 
-async def written(world: Whole, claim: str = "", **more: Any) -> str:
+async def write_in_pod(world: ClusterEnv, claim: str = "", **more: Any) -> str:
     """A pod writes; the checksum."""
-    told = await found(world, WRITE, claim, **more)
-    demand(told, "the pod has written nothing")
+    told = await checksum_in_pod(world, WRITE, claim, **more)
+    require(told, "the pod has written nothing")
     return told
 
 
-async def stays(world: Whole, claim: str = "", *, script: str = STAY, **more: Any) -> tuple[str, str]:
+async def stays(world: ClusterEnv, claim: str = "", *, script: str = STAY, **more: Any) -> tuple[str, str]:
     """A pod that has written, and goes on with the volume; its name and the checksum."""
-    name = world.fresh("stays")
-    pod = await world.pod(script, claim, first=_telling(WRITE, name), **more)
-    await world.running(pod)  # which it does when its first container has ended well
+    name = world.new_name("stays")
+    pod = await world.pod(script, claim, first=_printing_checksum(WRITE, name), **more)
+    await world.wait_until_running(pod)  # which it does when its first container has ended well
     told = world.read(name)
-    demand(told, f"the pod has written nothing: {world.read(f'{name}.err')}")
+    require(told, f"the pod has written nothing: {world.read(f'{name}.err')}")
     return pod, told
 
 
-async def same(world: Whole, claim: str, told: str, when: str, *, section: str = "", **more: Any) -> None:
+async def same(
+    world: ClusterEnv, claim: str, told: str, when: str, *, section: str = "", **more: Any
+) -> None:
     """Another pod reads what was written."""
-    now = await found(world, READ, claim, **more)
-    demand(now == told, f"the data is not what was written, {when}: {now}, was {told}", section=section)
+    now = await checksum_in_pod(world, READ, claim, **more)
+    require(now == told, f"the data is not what was written, {when}: {now}, was {told}", section=section)
 
 
-async def life(world: Whole, *methods: str, when: str = "in the next pod") -> None:
+async def life(world: ClusterEnv, *methods: str, when: str = "in the next pod") -> None:
     """From nothing to nothing; the parts that none of the methods needs are left out."""
     labels = together(world)
     claim = await world.claim(labels=labels)
-    told = await written(world, claim)
+    told = await write_in_pod(world, claim)
     if any("Group" in method for method in methods):
         group_, members = await group(world, labels, {claim})
-        await same(world, await restored(world, members[claim]), told, "in a claim of its group")
+        await same(world, await restore_snapshot(world, members[claim]), told, "in a claim of its group")
         await group_gone(world, group_)
     if any("Modify" in method for method in methods):
-        await modified(world, claim)
-    if set(methods) & set(disturbed.SNAPSHOTS):
+        await modify_claim(world, claim)
+    if set(methods) & set(faults.SNAPSHOTS):
         made = await snapshot(world, claim)
-        await same(world, await restored(world, made), told, "in a claim of its snapshot")
+        await same(world, await restore_snapshot(world, made), told, "in a claim of its snapshot")
         await snapshot_gone(world, made)
     grows = any("Expand" in method for method in methods)
     if grows:
@@ -85,9 +87,9 @@ async def life(world: Whole, *methods: str, when: str = "in the next pod") -> No
     await world.clear()
 
 
-async def snapshot(world: Whole, claim: str) -> str:
+async def snapshot(world: ClusterEnv, claim: str) -> str:
     """Of the claim, when it is ready."""
-    name = world.fresh("snapshot")
+    name = world.new_name("snapshot")
     await world.make(specs.snapshot(name, claim))
     known = world.client.cache(VolumeSnapshot)
 
@@ -99,27 +101,27 @@ async def snapshot(world: Whole, claim: str) -> str:
     return name
 
 
-async def restored(world: Whole, snapshot: str) -> str:
+async def restore_snapshot(world: ClusterEnv, snapshot: str) -> str:
     """A claim made of it."""
     source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot}
     return await world.claim(source=source)
 
 
-async def snapshot_gone(world: Whole, name: str) -> None:
+async def snapshot_gone(world: ClusterEnv, name: str) -> None:
     await world.delete(VolumeSnapshot, name)
-    await clearing.snapshots_gone(world, {name})
+    await cleanup.wait_for_snapshots_gone(world, {name})
 
 
-def together(world: Whole) -> dict[str, str]:
+def together(world: ClusterEnv) -> dict[str, str]:
     """Labels of claims that a group is made of."""
-    return {"volplane-test": world.fresh("together")}
+    return {"volplane-test": world.new_name("together")}
 
 
-async def group(world: Whole, labels: Mapping[str, str], claims: set[str]) -> tuple[str, dict[str, str]]:
+async def group(world: ClusterEnv, labels: Mapping[str, str], claims: set[str]) -> tuple[str, dict[str, str]]:
     """Of the claims with the labels, when it is ready; its snapshots by claim."""
-    name = world.fresh("group")
+    name = world.new_name("group")
     await world.make(specs.group(name, labels))
-    snapshots, is_member = world.client.cache(VolumeSnapshot), clearing.members_of({name})
+    snapshots, is_member = world.client.cache(VolumeSnapshot), cleanup.members_of({name})
 
     def ready() -> dict[str, str]:
         members = [s for s in snapshots.all() if is_member(s) and s.status and s.status.ready_to_use]
@@ -136,16 +138,16 @@ async def group(world: Whole, labels: Mapping[str, str], claims: set[str]) -> tu
 
     await world.until(VolumeGroupSnapshot, whole, "the group is ready")
     found = ready()
-    demand(found.keys() == claims, f"a group of {sorted(claims)} has snapshots of {sorted(found)}")
+    require(found.keys() == claims, f"a group of {sorted(claims)} has snapshots of {sorted(found)}")
     return name, found
 
 
-async def group_gone(world: Whole, name: str) -> None:
+async def group_gone(world: ClusterEnv, name: str) -> None:
     await world.delete(VolumeGroupSnapshot, name)
-    await clearing.groups_gone(world, {name})
+    await cleanup.wait_for_groups_gone(world, {name})
 
 
-async def modified(world: Whole, claim: str) -> None:
+async def modify_claim(world: ClusterEnv, claim: str) -> None:
     """Until the volume of the claim is of the class that it names."""
     patch = {"spec": {"volumeAttributesClassName": specs.CLASS}}
     await world.ask(lambda: world.client.patch(PersistentVolumeClaim, claim, NAMESPACE, merge=patch))
@@ -158,7 +160,7 @@ async def modified(world: Whole, claim: str) -> None:
     await world.until(PersistentVolumeClaim, is_so, "the volume has its new parameters")
 
 
-async def ask_for_more(world: Whole, claim: str) -> None:
+async def ask_for_more(world: ClusterEnv, claim: str) -> None:
     """Until the claim has it, or waits for a node to use it."""
     patch = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
     await world.ask(lambda: world.client.patch(PersistentVolumeClaim, claim, NAMESPACE, merge=patch))
@@ -172,7 +174,7 @@ async def ask_for_more(world: Whole, claim: str) -> None:
     await world.until(PersistentVolumeClaim, grown, "the claim has grown, or waits for its node")
 
 
-async def has_more(world: Whole, claim: str) -> None:
+async def has_more(world: ClusterEnv, claim: str) -> None:
     claims = world.client.cache(PersistentVolumeClaim)
     await world.until(
         PersistentVolumeClaim, lambda: _has_more(claims.get(claim, NAMESPACE)), "the claim has its new size"
@@ -184,10 +186,10 @@ def _has_more(claim: PersistentVolumeClaim | None) -> bool:
 
 
 @asynccontextmanager
-async def accounted(world: Whole) -> AsyncIterator[None]:
+async def expect_nothing_left(world: ClusterEnv) -> AsyncIterator[None]:
     """What is made inside is made once, is in one place at a time, and is gone at the end."""
-    before, first = await world.tally(), world.tap.mark()
+    before, first = await world.take_inventory(), world.tap.mark()
     yield
-    after = await world.tally()
-    for wrong in (*ledger.judged(world.tap.since(first)), *after.beyond(before)):
-        demand(False, wrong.what, section=wrong.section)
+    after = await world.take_inventory()
+    for wrong in (*call_audit.audit_calls(world.tap.since(first)), *after.left_since(before)):
+        require(False, wrong.what, section=wrong.section)

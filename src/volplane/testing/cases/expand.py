@@ -6,17 +6,17 @@ from typing import Any
 
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import BLOCK, Bench, Mode, Remote
-from volplane.testing.case import NotPromised, Table, demand
+from volplane.testing.case import CaseTable, NotSupported, require
 from volplane.testing.cases.controller import UNKNOWN
-from volplane.testing.volume import Volume
+from volplane.testing.socket_env import BLOCK, DriverSocket, Mode, SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 CAP_SYS_RESOURCE = 24
 
 
-async def controller_grown(bench: Bench, volume: Volume, size: int) -> bool:
+async def expand_in_controller(bench: SocketEnv, volume: VolumeUnderTest, size: int) -> bool:
     """Whether the node has to do something, too."""
     if not bench.promises.has("expand-controller"):
         return True
@@ -27,7 +27,7 @@ async def controller_grown(bench: Bench, volume: Volume, size: int) -> bool:
         secrets=bench.secrets,
     )
     reply = await bench.controller.call("ControllerExpandVolume", request)
-    demand(
+    require(
         reply.capacity_bytes >= size,
         f"ControllerExpandVolume to {size} bytes is OK with {reply.capacity_bytes}",
         section="ControllerExpandVolume",
@@ -35,7 +35,7 @@ async def controller_grown(bench: Bench, volume: Volume, size: int) -> bool:
     return bool(reply.node_expansion_required)
 
 
-async def node_grown(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
+async def expand_on_node(bench: SocketEnv, volume: VolumeUnderTest, node: DriverSocket, size: int) -> None:
     if not bench.promises.has("expand-node"):
         return
     request = v1.NodeExpandVolumeRequest(
@@ -52,18 +52,18 @@ async def node_grown(bench: Bench, volume: Volume, node: Remote, size: int) -> N
         await excuse(bench, volume.target(node))
         raise
     if reply.capacity_bytes:
-        demand(
+        require(
             reply.capacity_bytes >= size,
             f"NodeExpandVolume to {size} bytes is OK with {reply.capacity_bytes}",
             section="NodeExpandVolume",
         )
 
 
-async def excuse(bench: Bench, path: str) -> None:
+async def excuse(bench: SocketEnv, path: str) -> None:
     """Where a file system cannot grow for anybody, no driver is to blame. Raises NotPromised."""
     entry = (await bench.host.mounts()).at(path)
     if entry is not None and entry.fstype.startswith("ext") and not may_grow_mounted_ext():
-        raise NotPromised(
+        raise NotSupported(
             f"{entry.fstype} cannot grow in use on this machine, which gives no CAP_SYS_RESOURCE"
         )
 
@@ -74,19 +74,19 @@ def may_grow_mounted_ext() -> bool:
     return bool(int(effective, 16) >> CAP_SYS_RESOURCE & 1)
 
 
-def growing(bench: Bench) -> v1.VolumeCapability:
+def growing(bench: SocketEnv) -> v1.VolumeCapability:
     """A file system that can grow in use here, if a node has to make it grow."""
     anyone = may_grow_mounted_ext() or not bench.promises.has("expand-node")
     return convert.capability(Mode.SINGLE_NODE_WRITER, fs_type="" if anyone else "xfs")
 
 
-async def fills(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
+async def fills(bench: SocketEnv, volume: VolumeUnderTest, node: DriverSocket, size: int) -> None:
     path = volume.target(node)
     if volume.block:
         found, least = await bench.host.size_of(path), size
     else:
         found, least = (await bench.host.stats(path)).capacity, size * 9 // 10 - (64 << 20)
-    demand(found >= least, f"it was to grow to {size} bytes, the node finds {found}")
+    require(found >= least, f"it was to grow to {size} bytes, the node finds {found}")
 
 
 @case(
@@ -96,13 +96,13 @@ async def fills(bench: Bench, volume: Volume, node: Remote, size: int) -> None:
     "create",
     "expand-online",
 )
-async def online(bench: Bench) -> None:
-    (volume, written), node = await bench.written(capability=growing(bench)), bench.nodes[0]
+async def online(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(capability=growing(bench)), bench.nodes[0]
     size = 2 * bench.size
-    if await controller_grown(bench, volume, size):
-        await node_grown(bench, volume, node, size)
+    if await expand_in_controller(bench, volume, size):
+        await expand_on_node(bench, volume, node, size)
     await fills(bench, volume, node, size)
-    await bench.same(volume, volume.target(node), written, "after the volume has grown in use")
+    await bench.expect_data(volume, volume.target(node), written, "after the volume has grown in use")
 
 
 @case(
@@ -112,16 +112,16 @@ async def online(bench: Bench) -> None:
     "create",
     "expand",
 )
-async def offline(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
+async def offline(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
     size = 2 * bench.size
-    await volume.down(node)
-    required = await controller_grown(bench, volume, size)
-    await volume.up(node)
+    await volume.unpublish_unstage_detach(node)
+    required = await expand_in_controller(bench, volume, size)
+    await volume.attach_stage_publish(node)
     if required:
-        await node_grown(bench, volume, node, size)
+        await expand_on_node(bench, volume, node, size)
     await fills(bench, volume, node, size)
-    await bench.same(volume, volume.target(node), written, "after the volume has grown out of use")
+    await bench.expect_data(volume, volume.target(node), written, "after the volume has grown out of use")
 
 
 @case(
@@ -131,11 +131,11 @@ async def offline(bench: Bench) -> None:
     "create",
     "expand-online",
 )
-async def block(bench: Bench) -> None:
-    volume, node = await bench.published(capability=BLOCK), bench.nodes[0]
+async def block(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(capability=BLOCK), bench.nodes[0]
     size = 2 * bench.size
-    if await controller_grown(bench, volume, size):
-        await node_grown(bench, volume, node, size)
+    if await expand_in_controller(bench, volume, size):
+        await expand_on_node(bench, volume, node, size)
     await fills(bench, volume, node, size)
 
 
@@ -146,9 +146,9 @@ async def block(bench: Bench) -> None:
     "create",
     "expand-controller",
 )
-async def not_smaller(bench: Bench) -> None:
+async def not_smaller(bench: SocketEnv) -> None:
     volume = await bench.create()
-    await controller_grown(bench, volume, 2 * bench.size)
+    await expand_in_controller(bench, volume, 2 * bench.size)
     request = v1.ControllerExpandVolumeRequest(
         volume_id=volume.id,
         capacity_range={"required_bytes": bench.size},
@@ -156,7 +156,7 @@ async def not_smaller(bench: Bench) -> None:
         secrets=bench.secrets,
     )
     reply = await bench.controller.call("ControllerExpandVolume", request)
-    demand(reply.capacity_bytes >= 2 * bench.size, f"it has shrunk to {reply.capacity_bytes} bytes")
+    require(reply.capacity_bytes >= 2 * bench.size, f"it has shrunk to {reply.capacity_bytes} bytes")
 
 
 @case(
@@ -165,10 +165,10 @@ async def not_smaller(bench: Bench) -> None:
     "A volume that does not exist is NOT_FOUND.",
     "expand-controller",
 )
-async def unknown(bench: Bench) -> None:
+async def unknown(bench: SocketEnv) -> None:
     request = v1.ControllerExpandVolumeRequest(
         volume_id=UNKNOWN, capacity_range={"required_bytes": bench.size}, secrets=bench.secrets
     )
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND,), bench.controller, "ControllerExpandVolume", request, "of an unknown volume"
     )

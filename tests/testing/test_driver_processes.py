@@ -8,21 +8,21 @@ import pytest
 
 from volplane.cluster.guest import Command
 from volplane.host import Host
-from volplane.testing import instances
-from volplane.testing.instances import CannotStart, Instance
+from volplane.testing import driver_process
+from volplane.testing.driver_process import DriverProcess, DriverStartError
 
 
 @pytest.mark.parametrize(("word", "told"), [("", False), ("${CSI_SOCKET}", True)], ids=["untold", "told"])
 async def test_one_that_listens_nowhere_is_told_where(
     word: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instances, "START", 0.3)
+    monkeypatch.setattr(driver_process, "START", 0.3)
     host = Host()
     command = Command(("/bin/sh", "-c", "echo waiting; sleep 1000", word), {}, "/")
-    one = Instance("node-1", command, tmp_path, host, mode="all")
+    one = DriverProcess("node-1", command, tmp_path, host, mode="all")
     try:
         with pytest.raises(
-            CannotStart, match=r"nothing listens at \S+/csi\.sock after 0\.3 s.*: waiting"
+            DriverStartError, match=r"nothing listens at \S+/csi\.sock after 0\.3 s.*: waiting"
         ) as why:
             await one.start()
         assert ("its command does not say where: $CSI_ENDPOINT" in str(why.value)) is not told

@@ -7,42 +7,42 @@ import time
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import Bench
-from volplane.testing.case import Table, demand
-from volplane.testing.volume import Volume
+from volplane.testing.case import CaseTable, require
+from volplane.testing.socket_env import SocketEnv
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 READY = 120.0  # seconds until a snapshot must be ready to use
 
 
-def snapshot_request(bench: Bench, volume: Volume, name: str = "") -> v1.CreateSnapshotRequest:
+def snapshot_request(bench: SocketEnv, volume: VolumeUnderTest, name: str = "") -> v1.CreateSnapshotRequest:
     return v1.CreateSnapshotRequest(
-        source_volume_id=volume.id, name=name or bench.fresh("snapshot"), secrets=bench.secrets
+        source_volume_id=volume.id, name=name or bench.new_name("snapshot"), secrets=bench.secrets
     )
 
 
-async def snapshot(bench: Bench, volume: Volume) -> v1.Snapshot:
+async def snapshot(bench: SocketEnv, volume: VolumeUnderTest) -> v1.Snapshot:
     """Cut, and ready to be restored."""
     request = snapshot_request(bench, volume)
     made: v1.Snapshot = (await bench.controller.call("CreateSnapshot", request)).snapshot
     bench.snapshots.append(made.snapshot_id)
-    demand(made.snapshot_id, "CreateSnapshot is OK and names no snapshot", section="CreateSnapshot")
-    demand(
+    require(made.snapshot_id, "CreateSnapshot is OK and names no snapshot", section="CreateSnapshot")
+    require(
         made.source_volume_id == volume.id,
         f"a snapshot of {volume.id} says that it is one of {made.source_volume_id!r}",
         section="CreateSnapshot",
     )
     end, pause = time.monotonic() + READY, 0.05
     while not made.ready_to_use:
-        demand(time.monotonic() < end, f"not ready to use after {READY:g} s", section="CreateSnapshot")
+        require(time.monotonic() < end, f"not ready to use after {READY:g} s", section="CreateSnapshot")
         await asyncio.sleep(pause)
         pause = min(2 * pause, 2.0)
         made = (await bench.controller.call("CreateSnapshot", request)).snapshot
     return made
 
 
-async def listed(bench: Bench, most: int = 0) -> list[str]:
+async def list_all_snapshots(bench: SocketEnv, most: int = 0) -> list[str]:
     """The ids of all snapshots, page by page."""
     found: list[str] = []
     token = ""
@@ -50,7 +50,7 @@ async def listed(bench: Bench, most: int = 0) -> list[str]:
         request = v1.ListSnapshotsRequest(max_entries=most, starting_token=token, secrets=bench.secrets)
         reply = await bench.controller.call("ListSnapshots", request)
         came = [entry.snapshot.snapshot_id for entry in reply.entries]
-        demand(not most or len(came) <= most, f"{most} entries are the most that is asked for, {came} came")
+        require(not most or len(came) <= most, f"{most} entries are the most that is asked for, {came} came")
         found, token = found + came, reply.next_token
         if not token:
             return found
@@ -67,17 +67,17 @@ def of_snapshot(made: v1.Snapshot) -> v1.VolumeContentSource:
     "snapshot",
     "create",
 )
-async def one_moment(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    before, after = bench.payload(), bench.payload()
+async def one_moment(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(), bench.nodes[0]
+    before, after = bench.random_data(), bench.random_data()
     await volume.write(volume.target(node), before)
     made = await snapshot(bench, volume)
     await volume.write(volume.target(node), after)
-    await volume.down(node)
-    restored = await bench.published(source=of_snapshot(made))
-    await bench.same(restored, restored.target(node), before, "in a volume restored from the snapshot")
-    await volume.up(node)
-    await bench.same(volume, volume.target(node), after, "in the volume itself")
+    await volume.unpublish_unstage_detach(node)
+    restored = await bench.create_and_publish(source=of_snapshot(made))
+    await bench.expect_data(restored, restored.target(node), before, "in a volume restored from the snapshot")
+    await volume.attach_stage_publish(node)
+    await bench.expect_data(volume, volume.target(node), after, "in the volume itself")
 
 
 @case(
@@ -87,16 +87,18 @@ async def one_moment(bench: Bench) -> None:
     "snapshot",
     "create",
 )
-async def its_own(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
+async def its_own(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
     made = await snapshot(bench, volume)
-    first = await bench.published(source=of_snapshot(made))
+    first = await bench.create_and_publish(source=of_snapshot(made))
     said = first.made.content_source.snapshot.snapshot_id
-    demand(said == made.snapshot_id, f"it is made from {made.snapshot_id}, and says {said!r}")
-    await first.write(first.target(node), bench.payload())
-    await bench.same(volume, volume.target(node), written, "in the source, when its copy was written to")
-    second = await bench.published(source=of_snapshot(made))
-    await bench.same(second, second.target(node), written, "in a second volume of the snapshot")
+    require(said == made.snapshot_id, f"it is made from {made.snapshot_id}, and says {said!r}")
+    await first.write(first.target(node), bench.random_data())
+    await bench.expect_data(
+        volume, volume.target(node), written, "in the source, when its copy was written to"
+    )
+    second = await bench.create_and_publish(source=of_snapshot(made))
+    await bench.expect_data(second, second.target(node), written, "in a second volume of the snapshot")
 
 
 @case(
@@ -106,13 +108,13 @@ async def its_own(bench: Bench) -> None:
     "snapshot",
     "create",
 )
-async def used_name(bench: Bench) -> None:
+async def used_name(bench: SocketEnv) -> None:
     first, second = await bench.create(), await bench.create()
     request = snapshot_request(bench, first)
     made = (await bench.controller.call("CreateSnapshot", request)).snapshot
     bench.snapshots.append(made.snapshot_id)
     other = snapshot_request(bench, second, request.name)
-    await bench.refused(
+    await bench.expect_error(
         (Code.ALREADY_EXISTS,), bench.controller, "CreateSnapshot", other, "with a name of another volume's"
     )
 
@@ -124,21 +126,21 @@ async def used_name(bench: Bench) -> None:
     "snapshot",
     "create",
 )
-async def two_of_one(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
+async def two_of_one(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(), bench.nodes[0]
     moments = []
     for _ in range(2):
-        data = bench.payload()
+        data = bench.random_data()
         await volume.write(volume.target(node), data)
         moments.append((data, await snapshot(bench, volume)))
-    await volume.down(node)
+    await volume.unpublish_unstage_detach(node)
     for number, (data, made) in enumerate(moments, 1):
-        restored = await bench.published(source=of_snapshot(made))
-        await bench.same(restored, restored.target(node), data, f"in snapshot {number} of 2")
+        restored = await bench.create_and_publish(source=of_snapshot(made))
+        await bench.expect_data(restored, restored.target(node), data, f"in snapshot {number} of 2")
 
 
 @case("snapshot/delete unknown", "DeleteSnapshot", "What is not there is deleted: OK.", "snapshot")
-async def delete_unknown(bench: Bench) -> None:
+async def delete_unknown(bench: SocketEnv) -> None:
     request = v1.DeleteSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
     await bench.controller.call("DeleteSnapshot", request)
 
@@ -151,20 +153,20 @@ async def delete_unknown(bench: Bench) -> None:
     "snapshot",
     "create",
 )
-async def outlives(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
-    await volume.down(node)
+async def outlives(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+    await volume.unpublish_unstage_detach(node)
     made = await snapshot(bench, volume)
     try:
         await volume.delete()
     except CallError as error:
-        demand(error.code is Code.FAILED_PRECONDITION, f"DeleteVolume with a snapshot: {error}")
-        await bench.controller.settled(
+        require(error.code is Code.FAILED_PRECONDITION, f"DeleteVolume with a snapshot: {error}")
+        await bench.controller.call_until_settled(
             "DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
         )
         return
-    restored = await bench.published(source=of_snapshot(made))
-    await bench.same(restored, restored.target(node), written, "from a snapshot whose volume is gone")
+    restored = await bench.create_and_publish(source=of_snapshot(made))
+    await bench.expect_data(restored, restored.target(node), written, "from a snapshot whose volume is gone")
 
 
 @case(
@@ -175,7 +177,7 @@ async def outlives(bench: Bench) -> None:
     "list-snapshots",
     "create",
 )
-async def lists(bench: Bench) -> None:
+async def lists(bench: SocketEnv) -> None:
     volume = await bench.create()
     made = await snapshot(bench, volume)
     for request in (
@@ -184,10 +186,10 @@ async def lists(bench: Bench) -> None:
     ):
         reply = await bench.controller.call("ListSnapshots", request)
         ids = [entry.snapshot.snapshot_id for entry in reply.entries]
-        demand(ids == [made.snapshot_id], f"there is {made.snapshot_id}, listed is {ids}")
+        require(ids == [made.snapshot_id], f"there is {made.snapshot_id}, listed is {ids}")
     unknown = v1.ListSnapshotsRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
     reply = await bench.controller.call("ListSnapshots", unknown)
-    demand(not reply.entries, f"of an unknown snapshot {len(reply.entries)} are listed")
+    require(not reply.entries, f"of an unknown snapshot {len(reply.entries)} are listed")
 
 
 @case(
@@ -197,17 +199,19 @@ async def lists(bench: Bench) -> None:
     "clone",
     "create",
 )
-async def clone(bench: Bench) -> None:
-    (volume, written), node = await bench.written(), bench.nodes[0]
-    await volume.down(node)
+async def clone(bench: SocketEnv) -> None:
+    (volume, written), node = await bench.create_with_data(), bench.nodes[0]
+    await volume.unpublish_unstage_detach(node)
     source = v1.VolumeContentSource(volume={"volume_id": volume.id})
-    copy = await bench.published(source=source)
+    copy = await bench.create_and_publish(source=source)
     said = copy.made.content_source.volume.volume_id
-    demand(said == volume.id, f"it is made from {volume.id}, and says {said!r}")
-    await bench.same(copy, copy.target(node), written, "in the clone")
-    await copy.write(copy.target(node), bench.payload())
-    await volume.up(node)
-    await bench.same(volume, volume.target(node), written, "in the source, after the clone was written to")
+    require(said == volume.id, f"it is made from {volume.id}, and says {said!r}")
+    await bench.expect_data(copy, copy.target(node), written, "in the clone")
+    await copy.write(copy.target(node), bench.random_data())
+    await volume.attach_stage_publish(node)
+    await bench.expect_data(
+        volume, volume.target(node), written, "in the source, after the clone was written to"
+    )
 
 
 @case(
@@ -217,9 +221,9 @@ async def clone(bench: Bench) -> None:
     "clone",
     "create",
 )
-async def clone_unknown(bench: Bench) -> None:
+async def clone_unknown(bench: SocketEnv) -> None:
     source = v1.VolumeContentSource(volume={"volume_id": "volplane-no-such-volume"})
-    request = bench.wanted(bench.fresh(), source=source)
-    await bench.refused(
+    request = bench.create_request(bench.new_name(), source=source)
+    await bench.expect_error(
         (Code.NOT_FOUND,), bench.controller, "CreateVolume", request, "from an unknown volume"
     )

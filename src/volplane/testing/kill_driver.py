@@ -15,11 +15,11 @@ from volplane.node.containers.records import Record
 NAME = "driver"  # of the container
 
 
-def kill(roots: Iterable[Path], socket: str = "") -> int:
+def kill_driver(roots: Iterable[Path], socket: str = "") -> int:
     """Below the nodes' directories; how many there were."""
     mine = [root for root in roots if not socket or socket.startswith(f"{root}/")]
     known = [record for root in mine for record in records.load_all(str(root / "containers"))]
-    return sum(_killed(r) for r in known if r.started.spec.name == NAME and _serves(r.started.spec, socket))
+    return sum(_kill(r) for r in known if r.started.spec.name == NAME and _serves(r.started.spec, socket))
 
 
 def _serves(spec: ContainerSpec, socket: str) -> bool:
@@ -31,7 +31,7 @@ def _serves(spec: ContainerSpec, socket: str) -> bool:
     return not spec.pod_name.startswith("controller-")
 
 
-def _killed(record: Record) -> bool:
+def _kill(record: Record) -> bool:
     if record.ending is not None or not record.started.lives:
         return False
     with suppress(ProcessLookupError):

@@ -25,10 +25,10 @@ from volplane.csi.services import METHODS
 from volplane.csi.tap import Tap
 from volplane.host import Host, copies
 from volplane.host.mounts import read_table, unmount
-from volplane.testing import promises
-from volplane.testing.case import Broken, NotPromised, demand
-from volplane.testing.instances import CannotStart, Instance
-from volplane.testing.volume import Volume
+from volplane.testing import capabilities
+from volplane.testing.case import CaseFailure, NotSupported, require
+from volplane.testing.driver_process import DriverProcess, DriverStartError
+from volplane.testing.volume import VolumeUnderTest
 
 MIB, GIB = 1 << 20, 1 << 30
 CALL = 60.0  # seconds for one call, unless the case's own time is shorter
@@ -39,17 +39,17 @@ BLOCK = convert.capability(Mode.SINGLE_NODE_WRITER, block=True)
 SHARED = convert.capability(Mode.MULTI_NODE_MULTI_WRITER)
 _UNSETTLED = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
 
-Around = Callable[["Remote", str, Message], Awaitable[Any]]
+Around = Callable[["DriverSocket", str, Message], Awaitable[Any]]
 
 
-class Remote:
+class DriverSocket:
     """One of the driver's sockets, with what may stand in its way."""
 
-    def __init__(self, instance: Instance, bench: Bench) -> None:
+    def __init__(self, instance: DriverProcess, bench: SocketEnv) -> None:
         self.instance, self._bench = instance, bench
         self.id, self.topology, self.most = "", dict[str, str](), 0  # of a node: its own answer
 
-    async def plain(self, method: str, request: Message, *, timeout: float = CALL) -> Any:
+    async def call_once(self, method: str, request: Message, *, timeout: float = CALL) -> Any:
         """The answer; of a streaming call all answers."""
         if METHODS[method].streams:
             return await self._stream(method, request, timeout)
@@ -75,9 +75,11 @@ class Remote:
         around = self._bench.around.pop(method, None)
         if around is not None:
             return await around(self, method, request)
-        return await self.settled(method, request, unsettled=(Code.ABORTED,))
+        return await self.call_until_settled(method, request, unsettled=(Code.ABORTED,))
 
-    async def settled(self, method: str, request: Message, unsettled: tuple[Code, ...] = _UNSETTLED) -> Any:
+    async def call_until_settled(
+        self, method: str, request: Message, unsettled: tuple[Code, ...] = _UNSETTLED
+    ) -> Any:
         """Repeated, as a caller does who does not know how the last one ended, until it is answered."""
         if method == "ControllerUnpublishVolume":
             # A disk may be held for a moment by a mount namespace that others have just copied. The section's
@@ -86,7 +88,7 @@ class Remote:
         end, pause = time.monotonic() + SETTLE, 0.01
         while True:
             try:
-                return await self.plain(method, request)
+                return await self.call_once(method, request)
             except CallError as error:
                 if error.code not in unsettled or time.monotonic() > end:
                     raise
@@ -99,7 +101,7 @@ class Remote:
         return self.instance.root
 
 
-class Bench:
+class SocketEnv:
     """`async with Bench(…) as bench`: the driver runs inside."""
 
     def __init__(
@@ -122,27 +124,28 @@ class Bench:
         self.host = Host()
         self.around: dict[str, Around] = {}
         self.repeated = 0  # calls that were made again, as a cluster does, because the answer asked for it
-        self.volumes: list[Volume] = []
+        self.volumes: list[VolumeUnderTest] = []
         self.snapshots: list[str] = []
         self.groups: list[v1.VolumeGroupSnapshot] = []
-        self.promises = promises.Promises()
+        self.promises = capabilities.DriverCapabilities()
         assert guest.node is not None
         mode = "all" if guest.together else "node"
         made = [
-            Instance(f"node-{i}", guest.node, directory, self.host, mode=mode) for i in range(1, nodes + 1)
+            DriverProcess(f"node-{i}", guest.node, directory, self.host, mode=mode)
+            for i in range(1, nodes + 1)
         ]
-        self.nodes = [Remote(instance, self) for instance in made]
+        self.nodes = [DriverSocket(instance, self) for instance in made]
         self.controller = self.nodes[0]
         if guest.controller is not None and not guest.together:
-            own = Instance("controller", guest.controller, directory, self.host, mode="controller")
-            self.controller = Remote(own, self)
+            own = DriverProcess("controller", guest.controller, directory, self.host, mode="controller")
+            self.controller = DriverSocket(own, self)
 
     @property
-    def instances(self) -> list[Instance]:
+    def instances(self) -> list[DriverProcess]:
         own = [] if self.controller in self.nodes else [self.controller.instance]
         return own + [node.instance for node in self.nodes]
 
-    async def __aenter__(self) -> Bench:
+    async def __aenter__(self) -> SocketEnv:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             await asyncio.gather(*(instance.start() for instance in self.instances))
@@ -155,7 +158,7 @@ class Bench:
     async def __aexit__(self, *_: object) -> None:
         for instance in self.instances:
             await instance.stop()
-        await self.unmounted()
+        await self.force_unmount()
         # A driver that leaks devices is told so by its case; the machine is given back all the same.
         for device, file in (await self.host.loops()).items():
             if file.startswith(f"{self.directory}/"):
@@ -165,11 +168,11 @@ class Bench:
 
     async def ask(self) -> None:
         """What the driver promises, and who its nodes are."""
-        self.promises = await promises.ask(
+        self.promises = await capabilities.query_driver(
             self.controller.instance.channel, self.nodes[0].instance.channel, timeout=CALL
         )
         for node in self.nodes:
-            info = await node.plain("NodeGetInfo", v1.NodeGetInfoRequest())
+            info = await node.call_once("NodeGetInfo", v1.NodeGetInfoRequest())
             node.id, node.most = info.node_id, info.max_volumes_per_node
             node.topology = dict(info.accessible_topology.segments)
         self.promises.more = {
@@ -182,14 +185,16 @@ class Bench:
             if holds
         }
 
-    async def takes(self, capability: v1.VolumeCapability) -> bool:
+    async def supports(self, capability: v1.VolumeCapability) -> bool:
         """Whether volumes can be made with it; shared ones, so that two nodes reach them."""
-        volume = Volume(self, self.wanted(self.fresh(), capability=capability), capability)
+        volume = VolumeUnderTest(
+            self, self.create_request(self.new_name(), capability=capability), capability
+        )
         try:
             await volume.create()
             if capability is SHARED:
-                self.need_second(volume)
-        except (CallError, NotPromised):
+                self.require_second_node(volume)
+        except (CallError, NotSupported):
             return False
         finally:
             await volume.remove()
@@ -197,25 +202,25 @@ class Bench:
 
     # --- words
 
-    def fresh(self, prefix: str = "pvc") -> str:
+    def new_name(self, prefix: str = "pvc") -> str:
         """A name as Kubernetes gives it."""
         return f"{prefix}-{self.random.getrandbits(128):032x}"
 
-    def path(self, node: Remote, *parts: str) -> Path:
+    def path(self, node: DriverSocket, *parts: str) -> Path:
         made = node.root.joinpath(*parts)
         made.parent.mkdir(parents=True, exist_ok=True)
         return made
 
     # --- calls that build a volume's life
 
-    def wanted(
+    def create_request(
         self,
         name: str,
         *,
         capability: v1.VolumeCapability = WRITER,
         size: int = 0,
         source: v1.VolumeContentSource | None = None,
-        node: Remote | None = None,
+        node: DriverSocket | None = None,
     ) -> v1.CreateVolumeRequest:
         request = v1.CreateVolumeRequest(
             name=name,
@@ -233,58 +238,60 @@ class Bench:
             )
         return request
 
-    async def create(self, **more: Any) -> Volume:
+    async def create(self, **more: Any) -> VolumeUnderTest:
         """A new volume. Raises NotPromised if the driver refuses the capability for good."""
         capability = more.get("capability", WRITER)
-        request = self.wanted(self.fresh(), **more)
-        volume = Volume(self, request, capability)
+        request = self.create_request(self.new_name(), **more)
+        volume = VolumeUnderTest(self, request, capability)
         self.volumes.append(volume)
         try:
             await volume.create()
         except CallError as error:
             if error.code is Code.INVALID_ARGUMENT and capability is not WRITER:
                 self.volumes.remove(volume)
-                raise NotPromised(f"CreateVolume refuses {spelled(capability)}: {error.message}") from None
+                raise NotSupported(
+                    f"CreateVolume refuses {describe_capability(capability)}: {error.message}"
+                ) from None
             raise
         return volume
 
-    async def published(self, node: Remote | None = None, **more: Any) -> Volume:
+    async def create_and_publish(self, node: DriverSocket | None = None, **more: Any) -> VolumeUnderTest:
         """A new volume, all the way to a target on the node."""
         at = node or self.nodes[0]
         volume = await self.create(node=at, **more)
-        await volume.up(at)
+        await volume.attach_stage_publish(at)
         return volume
 
-    async def written(self, of: int = MIB, **more: Any) -> tuple[Volume, bytes]:
+    async def create_with_data(self, of: int = MIB, **more: Any) -> tuple[VolumeUnderTest, bytes]:
         """One with data on it, in use at the first node; and the data."""
-        volume, data = await self.published(**more), self.payload(of)
+        volume, data = await self.create_and_publish(**more), self.random_data(of)
         await volume.write(volume.target(self.nodes[0]), data)
         return volume, data
 
-    def need_second(self, volume: Volume) -> Remote:
+    def require_second_node(self, volume: VolumeUnderTest) -> DriverSocket:
         """The second node, if the volume can be reached from there."""
         if len(self.nodes) < 2:
-            raise NotPromised("it runs on one node only")
+            raise NotSupported("it runs on one node only")
         second = self.nodes[1]
         places = [dict(t.segments) for t in volume.made.accessible_topology]
         if places and not any(place.items() <= second.topology.items() for place in places):
-            raise NotPromised(f"its volumes stay in {places[0]}, and {second.id} is not there")
+            raise NotSupported(f"its volumes stay in {places[0]}, and {second.id} is not there")
         return second
 
-    async def refused(
-        self, codes: tuple[Code, ...], remote: Remote, method: str, request: Message, when: str
+    async def expect_error(
+        self, codes: tuple[Code, ...], remote: DriverSocket, method: str, request: Message, when: str
     ) -> None:
         """The call is refused with one of the codes, or the driver is wrong."""
         names = " or ".join(code.name for code in codes)
         try:
-            await remote.plain(method, request)
+            await remote.call_once(method, request)
         except CallError as error:
             if error.code not in codes:
-                raise Broken(
+                raise CaseFailure(
                     f"{method} {when}: {error.code.name} ({error.message}), demanded is {names}"
                 ) from None
         else:
-            raise Broken(f"{method} {when}: OK, demanded is {names}")
+            raise CaseFailure(f"{method} {when}: OK, demanded is {names}")
 
     # --- the end of a case
 
@@ -297,18 +304,18 @@ class Bench:
                 await instance.start()
         for volume in reversed(self.volumes):
             problems += await volume.remove()
-        for method, request in self._cut():
+        for method, request in self._snapshot_deletions():
             try:
-                await self.controller.settled(method, request)
+                await self.controller.call_until_settled(method, request)
             except CallError as error:
                 problems.append(f"{method}: {error}")
         self.volumes.clear()
         self.snapshots.clear()
         self.groups.clear()
-        await self.unmounted()
+        await self.force_unmount()
         return problems
 
-    def _cut(self) -> Iterator[tuple[str, Message]]:
+    def _snapshot_deletions(self) -> Iterator[tuple[str, Message]]:
         """How the snapshots that a case has made are removed."""
         for snapshot in self.snapshots:
             yield "DeleteSnapshot", v1.DeleteSnapshotRequest(snapshot_id=snapshot, secrets=self.secrets)
@@ -330,30 +337,32 @@ class Bench:
             await self.host.call(Path(instance.socket).unlink, missing_ok=True)
             try:
                 await instance.start()
-            except CannotStart:  # on what it has kept; without it, the other cases can still be run
-                await instance.forget()
+            except DriverStartError:  # on what it has kept; without it, the other cases can still be run
+                await instance.delete_state()
                 await instance.start()
 
-    async def waited(self) -> str:
+    async def describe_wait(self) -> str:
         return ""  # for the driver, whose open calls are known
 
-    def marks(self) -> dict[str, int]:
-        return {instance.name: instance.logged() for instance in self.instances}
+    def log_positions(self) -> dict[str, int]:
+        return {instance.name: instance.log_size() for instance in self.instances}
 
     def logs(self, since: dict[str, int]) -> dict[str, str]:
-        return {i.name: i.words(since=since.get(i.name, 0)) for i in self.instances}
+        return {i.name: i.log_tail(since=since.get(i.name, 0)) for i in self.instances}
 
-    async def unmounted(self) -> list[str]:
+    async def force_unmount(self) -> list[str]:
         """By force, what is still mounted below the nodes' directories; the driver's own data is its own."""
-        return [t for node in self.nodes for t in await self.host.call(force_unmounted, str(node.root))]
+        return [t for node in self.nodes for t in await self.host.call(force_unmount_below, str(node.root))]
 
-    def payload(self, size: int = MIB) -> bytes:
+    def random_data(self, size: int = MIB) -> bytes:
         return self.random.randbytes(size)
 
-    async def same(self, volume: Volume, path: str, data: bytes, when: str, *, section: str = "") -> None:
+    async def expect_data(
+        self, volume: VolumeUnderTest, path: str, data: bytes, when: str, *, section: str = ""
+    ) -> None:
         """What was written is what is read."""
         found = await volume.read(path, len(data))
-        demand(
+        require(
             checksum(found) == checksum(data),
             f"the data is not what was written, {when}: {len(found)} bytes, sha256 {checksum(found)[:16]};"
             f" written were {len(data)}, sha256 {checksum(data)[:16]}",
@@ -361,18 +370,18 @@ class Bench:
         )
 
 
-def spelled(capability: v1.VolumeCapability) -> str:
+def describe_capability(capability: v1.VolumeCapability) -> str:
     kind = "block" if capability.HasField("block") else "mount"
     return f"{Mode.Mode.Name(capability.access_mode.mode)} {kind}"
 
 
-def mounted_below(directory: str) -> list[str]:
+def mounts_below(directory: str) -> list[str]:
     return [entry.target for entry in read_table().under(directory)]
 
 
-def force_unmounted(directory: str) -> list[str]:
+def force_unmount_below(directory: str) -> list[str]:
     """What was still mounted, and is not any more."""
-    found = mounted_below(directory)
+    found = mounts_below(directory)
     for target in reversed(found):
         with suppress(OSError):
             copies.thaw(target)  # one that was killed may have frozen it, and nobody could reach it any more

@@ -12,21 +12,21 @@ from typing import Any
 
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.tap import Call, Rule, Send
-from volplane.testing.case import Body, NotPromised, Table, demand
-from volplane.testing.cases import lives
-from volplane.testing.stuck import SHORT
-from volplane.testing.whole import Whole
+from volplane.testing.case import Body, CaseTable, NotSupported, require
+from volplane.testing.cases import lifecycle
+from volplane.testing.cluster_env import ClusterEnv
+from volplane.testing.livelock import SHORT
 
-case = Table(whole=True)
+case = CaseTable(whole=True)
 
 LONGEST = 0.03  # seconds into a call
 
 
-class Killing(Rule):
+class KillRule(Rule):
     """Whoever serves the next call dies: while it works, or (`after`) when it has answered."""
 
-    def __init__(self, method: str, world: Whole, *, after: bool) -> None:
-        super().__init__(method, where=world.own())
+    def __init__(self, method: str, world: ClusterEnv, *, after: bool) -> None:
+        super().__init__(method, where=world.calls_of_this_case())
         self._world, self._after = world, after
         self._moment = world.random.uniform(0.0, LONGEST)
 
@@ -48,19 +48,19 @@ class Killing(Rule):
 
 
 def _with(method: str, *, after: bool) -> Body:
-    async def body(world: Whole) -> None:
-        world.stuck.patience = SHORT
-        rule = world.tap.add(Killing(method, world, after=after))
-        async with lives.accounted(world):
-            await lives.life(world, method, when=f"after the driver was killed at {method}")
+    async def body(world: ClusterEnv) -> None:
+        world.livelock.patience = SHORT
+        rule = world.tap.add(KillRule(method, world, after=after))
+        async with lifecycle.expect_nothing_left(world):
+            await lifecycle.life(world, method, when=f"after the driver was killed at {method}")
         if not rule.met and method == "NodeExpandVolume":
-            raise NotPromised("its ControllerExpandVolume leaves nothing to do to the node")
-        demand(rule.met, f"{method} was never called: its capability is named in vain")
+            raise NotSupported("its ControllerExpandVolume leaves nothing to do to the node")
+        require(rule.met, f"{method} was never called: its capability is named in vain")
 
     return body
 
 
-for _method, _needs in lives.CALLS.items():
+for _method, _needs in lifecycle.CALLS.items():
     case.add(
         f"cluster/driver killed during {_method}",
         _method,

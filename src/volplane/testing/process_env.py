@@ -23,8 +23,8 @@ from volplane.cluster.whole import Settings
 from volplane.csi import recording
 from volplane.csi.tap import Call
 from volplane.node.containers import records
-from volplane.testing.case import Broken
-from volplane.testing.whole import Whole
+from volplane.testing.case import CaseFailure
+from volplane.testing.cluster_env import ClusterEnv
 
 CONTROL_PLANE = ("apiserver", "controller-manager", "scheduler")
 LISTEN = 1.0  # seconds between two looks at the calls, to find a driver that only refuses
@@ -36,10 +36,12 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 T = TypeVar("T", bound=Resource)
-Make = Callable[[Whole], Awaitable[tuple[str, str, str]]]  # claim, pod, and the checksum of what it wrote
+Make = Callable[
+    [ClusterEnv], Awaitable[tuple[str, str, str]]
+]  # claim, pod, and the checksum of what it wrote
 
 
-class Roles(Separate):
+class RoleProcesses(Separate):
     """Each role has a file in which it finds where to die, and one for its calls to drivers."""
 
     def __init__(self, settings: Settings, brought: Brought, directory: Path) -> None:
@@ -50,14 +52,14 @@ class Roles(Separate):
     def _environment(self, role: str, *, again: bool) -> dict[str, str]:
         return {
             **super()._environment(role, again=again),
-            "VOLPLANE_FAILPOINT_FILE": str(self.arming(role)),
+            "VOLPLANE_FAILPOINT_FILE": str(self.failpoint_file(role)),
             recording.FILE: str(self._directory / f"{_file(role)}{recording.SUFFIX}"),
         }
 
-    def arming(self, role: str) -> Path:
+    def failpoint_file(self, role: str) -> Path:
         return self._directory / f"{_file(role)}.arm"
 
-    def die_with(self, *roles: str) -> None:
+    def kill_together(self, *roles: str) -> None:
         """When the first of these dies, the others are killed at once."""
         self._together = roles
 
@@ -69,23 +71,23 @@ class Roles(Separate):
                 process.kill()
 
 
-class Apart(Whole):
-    cluster: Roles
+class ProcessEnv(ClusterEnv):
+    cluster: RoleProcesses
 
-    def _composed(self) -> Roles:
+    def _make_cluster(self) -> RoleProcesses:
         place = self.directory / "roles"
         place.mkdir(exist_ok=True)
         self._reader = recording.Reader(place)
-        return Roles(self._settings, self._brought, place)
+        return RoleProcesses(self._settings, self._brought, place)
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            await self._without_witness()
+            await self._remove_survivor()
         finally:
             await super().__aexit__()
 
     def calls(self) -> list[Call]:
-        self.tap.calls += self._reader.fresh(self.stuck.heard)
+        self.tap.calls += self._reader.fresh(self.livelock.observe_call)
         return self.tap.calls
 
     async def ask(self, work: Callable[[], Awaitable[R]]) -> R:
@@ -98,45 +100,45 @@ class Apart(Whole):
 
     async def until(self, kind: type[T], holds: Callable[[], object], what: str) -> None:
         """The calls are heard of from files, now and then."""
-        hearing = asyncio.create_task(self._hear())
+        hearing = asyncio.create_task(self._read_calls())
         try:
             await super().until(kind, holds, what)
         finally:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
 
-    async def _hear(self) -> None:
+    async def _read_calls(self) -> None:
         while True:
             await asyncio.sleep(LISTEN)
             self.calls()
 
     # --- deaths
 
-    def arm(self, role: str, *places: str) -> None:
+    def kill_at_failpoints(self, role: str, *places: str) -> None:
         """The role dies at the first place, in its next life at the second."""
-        file = self.cluster.arming(role)
+        file = self.cluster.failpoint_file(role)
         file.with_suffix(".new").write_text("\n".join(places))
         file.with_suffix(".new").rename(file)
 
-    def unreached(self, role: str) -> list[str]:
+    def failpoints_not_reached(self, role: str) -> list[str]:
         """The places at which the role has not died yet."""
         try:
-            return self.cluster.arming(role).read_text().split("\n")
+            return self.cluster.failpoint_file(role).read_text().split("\n")
         except FileNotFoundError:
             return []
 
-    def _asked_again(self) -> None:
+    def _clear_backoff(self) -> None:
         """A node in a process of its own sits out its pauses."""
 
     def _still_mounted(self, call: Call) -> bool:
         return False  # it ended a while ago; what is there now may be the next one's
 
     async def clean(self) -> list[str]:
-        self.cluster.die_with()
-        if self.stuck.found:
-            self._give_up_witness()
+        self.cluster.kill_together()
+        if self.livelock.found:
+            self._give_up_survivor()
         for role in (*CONTROL_PLANE, *(f"node/{m.name}" for m in self.cluster.members)):
-            self.cluster.arming(role).unlink(missing_ok=True)
+            self.cluster.failpoint_file(role).unlink(missing_ok=True)
         try:
             return await super().clean()
         finally:
@@ -144,75 +146,75 @@ class Apart(Whole):
 
     async def revive(self) -> None:
         """Nobody waits any more; drivers that hang are killed, and the roles are what they are."""
-        self.cluster.die_with()
+        self.cluster.kill_together()
         await super().revive()
 
     # --- a container that is to outlive them all
 
     @asynccontextmanager
-    async def witness(
-        self, make: Callable[[Whole], Awaitable[tuple[str, str, str]]]
-    ) -> AsyncIterator[Witness]:
+    async def survivor_pod(
+        self, make: Callable[[ClusterEnv], Awaitable[tuple[str, str, str]]]
+    ) -> AsyncIterator[SurvivorPod]:
         """A pod on worker-1 that has written, and goes on: one for all cases, until one fails.
 
         What has failed may have hurt it, so it goes with that case, and the next has one of its own.
         """
-        if self._witness is None:
+        if self._survivor is None:
             claim, pod, told = await make(self)
             self._known -= {(PersistentVolumeClaim, claim), (Pod, pod)}  # it outlives the case
-            self._witness = Witness(self, claim, pod, told)
-        mine = self._witness
+            self._survivor = SurvivorPod(self, claim, pod, told)
+        mine = self._survivor
         try:
-            if not mine.seen:
-                await mine.look()
+            if not mine.was_seen:
+                await mine.check()
             yield mine
         except BaseException:
-            self._give_up_witness()
+            self._give_up_survivor()
             raise
 
-    _witness: Witness | None = None
+    _survivor: SurvivorPod | None = None
 
-    def _give_up_witness(self) -> None:
+    def _give_up_survivor(self) -> None:
         """It is removed with the case."""
-        if self._witness is not None:
-            self._known |= {(PersistentVolumeClaim, self._witness.claim), (Pod, self._witness.pod)}
-            self._witness = None
+        if self._survivor is not None:
+            self._known |= {(PersistentVolumeClaim, self._survivor.claim), (Pod, self._survivor.pod)}
+            self._survivor = None
 
-    async def _without_witness(self) -> None:
-        if self._witness is None:
+    async def _remove_survivor(self) -> None:
+        if self._survivor is None:
             return
         try:
             async with asyncio.timeout(REMOVING):
-                await self.remove_pod(self._witness.pod)
-                await self.remove_claim(self._witness.claim)
-        except (Broken, TimeoutError) as error:
+                await self.remove_pod(self._survivor.pod)
+                await self.remove_claim(self._survivor.claim)
+        except (CaseFailure, TimeoutError) as error:
             # What the cases have found counts none the less; the machine is given back by force.
             why = str(error) or f"not within {REMOVING:g} s: {self.waiting}"
-            log.error("pod %s and its volume cannot be removed: %s", self._witness.pod, why)
+            log.error("pod %s and its volume cannot be removed: %s", self._survivor.pod, why)
 
 
-class Witness:
-    def __init__(self, world: Apart, claim: str, pod: str, told: str) -> None:
+class SurvivorPod:
+    def __init__(self, world: ProcessEnv, claim: str, pod: str, told: str) -> None:
         self._world, self.claim, self.pod, self.told = world, claim, pod, told
         self._process: tuple[int, int] = (0, 0)
 
     @property
-    def seen(self) -> bool:
+    def was_seen(self) -> bool:
         return self._process != (0, 0)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """It runs, as the process that it has been all the time. Raises Broken."""
         pod = self._world.get_pod(self.pod)
         if pod is None:
-            raise Broken(f"pod {self.pod} is gone, and nobody has deleted it")
-        now = await self._world.cluster.host.call(self._found, pod.uid)
+            raise CaseFailure(f"pod {self.pod} is gone, and nobody has deleted it")
+        now = await self._world.cluster.host.call(self._find_process, pod.uid)
         if now is None:
-            raise Broken(f"the container of pod {self.pod} has ended with the node's process")
-        if self.seen and self._process != now:
-            raise Broken(f"the container of pod {self.pod} was started again: process {now[0]}")
+            raise CaseFailure(f"the container of pod {self.pod} has ended with the node's process")
+        if self.was_seen and self._process != now:
+            raise CaseFailure(f"the container of pod {self.pod} was started again: process {now[0]}")
         self._process = now
 
-    def _found(self, uid: str) -> tuple[int, int] | None:
+    def _find_process(self, uid: str) -> tuple[int, int] | None:
         for member in self._world.cluster.members:
             for record in records.load_all(str(member.root / "containers")):
                 spec, started = record.started.spec, record.started

@@ -21,13 +21,13 @@ from volplane.cluster.guest.model import Guest
 from volplane.csi import tap
 from volplane.host.mounts import read_table
 from volplane.testing import runner, sanity
-from volplane.testing.apart import Apart
-from volplane.testing.bench import BLOCK, SHARED, Bench
+from volplane.testing.capabilities import DriverCapabilities
 from volplane.testing.case import Case
-from volplane.testing.promises import Promises
-from volplane.testing.report import Run
-from volplane.testing.runner import Result, Settings, Verdict
-from volplane.testing.whole import Whole
+from volplane.testing.cluster_env import ClusterEnv
+from volplane.testing.process_env import ProcessEnv
+from volplane.testing.report import DriverTestRun
+from volplane.testing.runner import CaseSettings, Result, Verdict
+from volplane.testing.socket_env import BLOCK, SHARED, SocketEnv
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ Begins = Callable[[str], None]
 _TRIED = {"block": BLOCK, "shared": SHARED}  # which only a CreateVolume tells
 
 
-async def drive(
+async def run_driver_tests(
     guest: Guest,
     cases: Sequence[Case],
-    settings: Settings,
+    settings: CaseSettings,
     told: Told,
     *,
     command: Sequence[str] = (),
@@ -48,15 +48,15 @@ async def drive(
     mutable: Mapping[str, str] | None = None,
     nodes: int = 2,
     directory: Path | None = None,
-    started: Callable[[Run], None] = lambda run: None,
+    started: Callable[[DriverTestRun], None] = lambda run: None,
     begins: Begins = lambda name: None,
-) -> Run:
+) -> DriverTestRun:
     """Raises CannotStart, or CallError of a driver that does not say what it is.
 
     Whoever is told that it has started has the run: with what was found by then, if it breaks off.
     """
     began = time.monotonic()
-    run = Run("", "", [], settings.seed, list(command), started=clock.stamp())
+    run = DriverTestRun("", "", [], settings.seed, list(command), started=clock.stamp())
 
     def tell(result: Result) -> None:
         run.results.append(result)
@@ -68,28 +68,28 @@ async def drive(
         "parameters": {**own_parameters(guest), **(parameters or {})},
         "mutable": {**own_mutable(guest), **(mutable or {})},
     }
-    whole = [case for case in cases if case.whole]
-    async with place(directory) as directory:
+    whole = [case for case in cases if case.needs_cluster]
+    async with working_directory(directory) as directory:
         with tap.tapped() as recorder:
             given["tap"] = recorder
-            async with Bench(guest, directory, seed=settings.seed, nodes=nodes, **given) as bench:
-                _introduced(run, bench)
+            async with SocketEnv(guest, directory, seed=settings.seed, nodes=nodes, **given) as bench:
+                _query_driver(run, bench)
                 started(run)
                 await _on_sockets(bench, cases, settings, tell, begins)
                 promises = bench.promises
                 if whole and promises.has("create"):
-                    promises.more |= {need for need, wish in _TRIED.items() if await bench.takes(wish)}
+                    promises.more |= {need for need, wish in _TRIED.items() if await bench.supports(wish)}
             if whole and _lives_with_pods(guest, promises):
                 promises.more.add("inline")
-            for kind, name, apart in ((Whole, "w", False), (Apart, "a", True)):
-                if mine := [case for case in whole if case.apart is apart]:
+            for kind, name, apart in ((ClusterEnv, "w", False), (ProcessEnv, "a", True)):
+                if mine := [case for case in whole if case.needs_processes is apart]:
                     composed = kind(guest, directory / name, promises, **given)
                     await _in_cluster(composed, mine, settings, tell, begins)
     run.seconds, run.complete = time.monotonic() - began, True
     return run
 
 
-def _introduced(run: Run, bench: Bench) -> None:
+def _query_driver(run: DriverTestRun, bench: SocketEnv) -> None:
     """With what the driver has said of itself."""
     promises = bench.promises
     run.driver, run.version = promises.name, promises.version
@@ -99,9 +99,9 @@ def _introduced(run: Run, bench: Bench) -> None:
 
 
 async def _on_sockets(
-    bench: Bench, cases: Sequence[Case], settings: Settings, tell: Told, begins: Begins
+    bench: SocketEnv, cases: Sequence[Case], settings: CaseSettings, tell: Told, begins: Begins
 ) -> None:
-    bare = [case for case in cases if not case.whole and case.name != sanity.CASE]
+    bare = [case for case in cases if not case.needs_cluster and case.name != sanity.CASE]
     for number in range(1, settings.repeat + 1):
         await runner.run(bench, bare, settings, tell, number, begins=begins)
     if any(case.name == sanity.CASE for case in cases):
@@ -111,13 +111,13 @@ async def _on_sockets(
 
 
 async def _in_cluster(
-    composed: Whole, cases: Sequence[Case], settings: Settings, tell: Told, begins: Begins
+    composed: ClusterEnv, cases: Sequence[Case], settings: CaseSettings, tell: Told, begins: Begins
 ) -> None:
     begins(cases[0].name)
     try:
         world = await composed.__aenter__()
     except CannotStart as error:
-        for result in unstarted(cases, str(error)):
+        for result in not_started(cases, str(error)):
             tell(result)
         return
     try:
@@ -127,15 +127,15 @@ async def _in_cluster(
         await world.__aexit__()
 
 
-def unstarted(cases: Sequence[Case], why: str) -> Iterator[Result]:
+def not_started(cases: Sequence[Case], why: str) -> Iterator[Result]:
     """Of a cluster that does not start with this driver: one failure, not one for each case."""
     reason, verdict = f"a cluster does not start with it: {why}", Verdict.FAILED
     for case in cases:
-        yield Result(case.name, case.section, case.demands, verdict, reason)
+        yield Result(case.name, case.section, case.requirement, verdict, reason)
         reason, verdict = f"the cluster did not start, see {cases[0].name}", Verdict.SKIPPED
 
 
-def _lives_with_pods(guest: Guest, promises: Promises) -> bool:
+def _lives_with_pods(guest: Guest, promises: DriverCapabilities) -> bool:
     """As its CSIDriver says, or as the one that is made for it."""
     if guest.driver is None:
         return "CONTROLLER_SERVICE" not in promises.plugin
@@ -143,7 +143,7 @@ def _lives_with_pods(guest: Guest, promises: Promises) -> bool:
 
 
 @asynccontextmanager
-async def place(given: Path | None = None) -> AsyncIterator[Path]:
+async def working_directory(given: Path | None = None) -> AsyncIterator[Path]:
     """A directory for the run: short, because sockets' paths are, and never removed with a mount in it."""
     directory = given or Path(tempfile.mkdtemp(prefix="vtd-"))
     try:

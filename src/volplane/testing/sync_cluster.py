@@ -34,7 +34,15 @@ from volplane.csi.tap import Call, Rule, Tap, Twice, tapped
 from volplane.host import Host
 from volplane.host.mounts import read_table, unmount
 from volplane.testing.leftovers import Leftovers, release
-from volplane.testing.things import DATA, DEVICE, NAMESPACE, PATIENCE, Claim, RunningPod, Snapshot
+from volplane.testing.object_handles import (
+    DATA,
+    DEVICE,
+    NAMESPACE,
+    PATIENCE,
+    ClaimHandle,
+    RunningPod,
+    SnapshotHandle,
+)
 from volplane.testing.waiting import until
 
 T = TypeVar("T")
@@ -42,11 +50,11 @@ R = TypeVar("R", bound=Resource)
 _WAIT = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 
 
-class TooLate(AssertionError):
+class WaitTimeout(AssertionError):
     """Something that was to come true did not; says what, and what the cluster tells about it."""
 
 
-class Handle:
+class SyncCluster:
     """What tests see of a cluster; every method waits until it is done."""
 
     def __init__(self, cluster: Cluster, tap: Tap) -> None:
@@ -62,10 +70,12 @@ class Handle:
     # --- life
 
     @classmethod
-    def start(cls, driver: object, settings: Mapping[str, Any], directory: Path) -> Handle:
+    def start(cls, driver: object, settings: Mapping[str, Any], directory: Path) -> SyncCluster:
         """Raises what keeps the cluster from starting."""
-        started: Future[Handle] = Future()
-        thread = threading.Thread(target=_live, args=(cls, driver, settings, directory, started), daemon=True)
+        started: Future[SyncCluster] = Future()
+        thread = threading.Thread(
+            target=_run_thread, args=(cls, driver, settings, directory, started), daemon=True
+        )
         thread.start()
         try:
             handle = started.result()
@@ -82,7 +92,7 @@ class Handle:
         if self._thread is not None:
             self._thread.join()
 
-    async def asked_to_end(self) -> None:
+    async def wait_for_stop(self) -> None:
         await self._end.wait()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = PATIENCE) -> T:
@@ -120,37 +130,37 @@ class Handle:
         """All calls to the driver since the test began, in the order of their start, secrets left out."""
         return [call for call in self.tap.calls if call.number > self._first_call]
 
-    def called(self, *rpcs: str) -> list[Call]:
+    def calls_to(self, *rpcs: str) -> list[Call]:
         return [call for call in self.calls if call.method in rpcs]
 
     @contextmanager
-    def hold(self, rpc: str) -> Iterator[Held]:
+    def hold(self, rpc: str) -> Iterator[HeldCall]:
         """The next call of that name stands still before it is sent, until the block ends or `release`."""
-        rule = self._do(lambda: self.tap.hold(rpc))
+        rule = self._run_on_loop(lambda: self.tap.hold(rpc))
         try:
-            yield Held(self, rule)
+            yield HeldCall(self, rule)
         finally:
-            self._do(lambda: self.tap.drop(rule))
+            self._run_on_loop(lambda: self.tap.drop(rule))
 
-    def cut(self, rpc: str, *, after: bool = False, times: int = 1) -> Met:
+    def cut(self, rpc: str, *, after: bool = False, times: int = 1) -> Fault:
         """The caller of the next call gets UNAVAILABLE: it was not sent, or (`after`) its answer is lost."""
-        return Met(self, self._do(lambda: self.tap.cut(rpc, after=after, times=times)))
+        return Fault(self, self._run_on_loop(lambda: self.tap.cut(rpc, after=after, times=times)))
 
-    def delay(self, rpc: str, seconds: float, times: int = 1) -> Met:
-        return Met(self, self._do(lambda: self.tap.delay(rpc, seconds, times)))
+    def delay(self, rpc: str, seconds: float, times: int = 1) -> Fault:
+        return Fault(self, self._run_on_loop(lambda: self.tap.delay(rpc, seconds, times)))
 
-    def twice(self, rpc: str, times: int = 1) -> Met:
+    def repeat(self, rpc: str, times: int = 1) -> Fault:
         """The next call is sent again after its answer; the caller gets the second one."""
-        return Met(self, self._do(lambda: self.tap.twice(rpc, times)))
+        return Fault(self, self._run_on_loop(lambda: self.tap.twice(rpc, times)))
 
-    def kill_at(self, rpc: str, *, after: bool = False) -> Met:
+    def kill_at(self, rpc: str, *, after: bool = False) -> Fault:
         """All instances of the driver are killed (-9) when that call is made, or once it is answered."""
 
         async def kill(call: Call) -> None:
             await self._kill_driver()
 
         rule: Callable[..., Rule] = self.tap.after if after else self.tap.before
-        return Met(self, self._do(lambda: rule(rpc, kill)))
+        return Fault(self, self._run_on_loop(lambda: rule(rpc, kill)))
 
     def kill_driver(self, node: str = "") -> int:
         """kill -9 of the driver's instances, on one node or on all; how many there were."""
@@ -179,9 +189,9 @@ class Handle:
         mode: str = "ReadWriteOnce",
         block: bool = False,
         storage_class: str = "",
-        source: Claim | Snapshot | None = None,
+        source: ClaimHandle | SnapshotHandle | None = None,
         **spec: Any,
-    ) -> Claim:
+    ) -> ClaimHandle:
         """A claim of the driver's class, empty or made from another claim or a snapshot."""
         wanted: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": size}}, **spec}
         if block:
@@ -191,10 +201,10 @@ class Handle:
         if source is not None:
             wanted["dataSource"] = source.reference
         made = self.make("v1", "PersistentVolumeClaim", "claim", spec=wanted)
-        return Claim(self, made.name, block=block)
+        return ClaimHandle(self, made.name, block=block)
 
     def pod(
-        self, claim: Claim, *, node: str = "", readonly: bool = False, wait: bool = True, **spec: Any
+        self, claim: ClaimHandle, *, node: str = "", readonly: bool = False, wait: bool = True, **spec: Any
     ) -> RunningPod:
         """A pod with the claim's volume at /data, or as /dev/data; running, unless told not to wait."""
         container: dict[str, Any] = {"name": "main", "image": "busybox", "command": ["sh", "-c", _WAIT]}
@@ -231,7 +241,7 @@ class Handle:
         try:
             self.run(until(self.client, kind, holds), timeout)
         except TimeoutError:
-            raise TooLate(f"{what}: not within {timeout:g} s\n{self.told()}") from None
+            raise WaitTimeout(f"{what}: not within {timeout:g} s\n{self.diagnostics()}") from None
 
     def find(self, kind: type[R], name: str, namespace: str = NAMESPACE) -> R | None:
         async def look() -> R | None:
@@ -239,7 +249,7 @@ class Handle:
 
         return self.run(look())
 
-    def told(self) -> str:
+    def diagnostics(self) -> str:
         """Warnings of the cluster, and the last calls to the driver."""
         events = self.run(self.client.list(Event, NAMESPACE))
         words = [
@@ -248,7 +258,7 @@ class Handle:
         calls = [f"  {c.method} {c.code} {c.message} {c.note}".rstrip() for c in self.calls[-10:]]
         return "\n".join(["warnings:", *words[-10:], "last calls to the driver:", *calls])
 
-    def _do(self, work: Callable[[], T]) -> T:
+    def _run_on_loop(self, work: Callable[[], T]) -> T:
         async def within() -> T:
             return work()
 
@@ -256,13 +266,13 @@ class Handle:
 
     # --- between tests
 
-    def begin(self) -> None:
-        self._before = set(self.left())
+    def begin_test(self) -> None:
+        self._before = set(self.leftovers())
         self._first_call = self.tap.calls[-1].number if self.tap.calls else 0
 
     def clean(self) -> list[str]:
         """Remove what the test has made; what is left then, in words."""
-        self._do(self.tap.clear)
+        self._run_on_loop(self.tap.clear)
         for member in self.cluster.members:
             if member.name not in self.cluster.nodes:
                 self.revive(member.name)
@@ -277,13 +287,13 @@ class Handle:
         try:
             for kind in gone:
                 self._await_none(kind)
-        except TooLate as late:
+        except WaitTimeout as late:
             return [str(late)]
-        return self.run(self._leftovers.since(self._before))
+        return self.run(self._leftovers.find_new(self._before))
 
     def _await_none(self, kind: type[Resource]) -> None:
         cache = self.client.cache(kind)
-        self.until(kind, lambda: not _dynamic(cache.all()), f"every {kind.__name__} is gone")
+        self.until(kind, lambda: not _without_retained(cache.all()), f"every {kind.__name__} is gone")
 
     def remove(self, kind: type[Resource], *names: str) -> None:
         """Until they are gone."""
@@ -295,23 +305,23 @@ class Handle:
         what = f"{kind.__name__} {', '.join(names)} is gone"
         self.until(kind, lambda: not any(cache.get(name, NAMESPACE) for name in names), what)
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Mounts and devices of volumes, and what the driver lists that no object of the cluster is for."""
-        return self.run(self._leftovers.found())
+        return self.run(self._leftovers.find())
 
 
-class Met:
+class Fault:
     """What was put in the way of calls; `reached` waits until one has come to it."""
 
-    def __init__(self, handle: Handle, rule: Rule) -> None:
+    def __init__(self, handle: SyncCluster, rule: Rule) -> None:
         self._handle, self._rule = handle, rule
 
     def reached(self, timeout: float = PATIENCE) -> Call:
         try:
             return self._handle.run(self._rule.reached(), timeout)
         except TimeoutError:
-            told = self._handle.told()
-            raise TooLate(f"{self._rule.method} was not called within {timeout:g} s\n{told}") from None
+            told = self._handle.diagnostics()
+            raise WaitTimeout(f"{self._rule.method} was not called within {timeout:g} s\n{told}") from None
 
     @property
     def calls(self) -> list[Call]:
@@ -323,12 +333,12 @@ class Met:
         return list(self._rule.answers) if isinstance(self._rule, Twice) else []
 
 
-class Held(Met):
+class HeldCall(Fault):
     def release(self) -> None:
-        self._handle._do(lambda: self._handle.tap.drop(self._rule))
+        self._handle._run_on_loop(lambda: self._handle.tap.drop(self._rule))
 
 
-def _dynamic(objects: Iterable[Resource]) -> list[Resource]:
+def _without_retained(objects: Iterable[Resource]) -> list[Resource]:
     """Without volumes that are to stay when their claims go."""
 
     def stays(obj: Resource) -> bool:
@@ -337,7 +347,7 @@ def _dynamic(objects: Iterable[Resource]) -> list[Resource]:
     return [obj for obj in objects if not stays(obj)]
 
 
-def guest_of(driver: object, directory: Path) -> Guest | None:
+def external_driver(driver: object, directory: Path) -> Guest | None:
     """What the fixture `csi_driver` says. Raises BadGuest."""
     match driver:
         case None:
@@ -351,21 +361,25 @@ def guest_of(driver: object, directory: Path) -> Guest | None:
     raise TypeError(f"csi_driver is a command, a Path, a Guest or None, not {driver!r}")
 
 
-def _live(
-    cls: type[Handle], driver: object, settings: Mapping[str, Any], directory: Path, started: Future[Handle]
+def _run_thread(
+    cls: type[SyncCluster],
+    driver: object,
+    settings: Mapping[str, Any],
+    directory: Path,
+    started: Future[SyncCluster],
 ) -> None:
     place = Path(tempfile.mkdtemp(prefix="vpx-"))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_lives(cls, driver, settings, directory, place, started))
+            runner.run(_run_cluster(cls, driver, settings, directory, place, started))
     except BaseException as error:
         if not started.done():
             started.set_exception(error)
     finally:
-        _thrown_away(place)
+        _remove_directory(place)
 
 
-def _thrown_away(place: Path) -> None:
+def _remove_directory(place: Path) -> None:
     """With what a test has left mounted there; a directory with a mount in it is never removed."""
     for entry in reversed(list(read_table().under(str(place)))):
         unmount(entry.target, detach=True)
@@ -373,15 +387,15 @@ def _thrown_away(place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-async def _lives(
-    cls: type[Handle],
+async def _run_cluster(
+    cls: type[SyncCluster],
     driver: object,
     settings: Mapping[str, Any],
     directory: Path,
     place: Path,
-    started: Future[Handle],
+    started: Future[SyncCluster],
 ) -> None:
-    found = guest_of(driver, directory)
+    found = external_driver(driver, directory)
     brought = Brought(guests=(found,), ours=False) if found else Brought()
     host = Host()
     with tapped() as tap:
@@ -392,7 +406,7 @@ async def _lives(
                     await cluster.client.cache(kind).synced()
                 handle = cls(cluster, tap)
                 started.set_result(handle)
-                await handle.asked_to_end()
+                await handle.wait_for_stop()
         finally:
             await release(host, place, tap.calls)
             await host.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from volplane.csi.tap import Call
-from volplane.testing import ledger
-from volplane.testing.ledger import Tally
+from volplane.testing import call_audit
+from volplane.testing.call_audit import Inventory
 
 
 def call(
@@ -28,7 +28,7 @@ def unpublish(node: str, start: float, end: float, code: str = "OK") -> Call:
 
 
 def words(*calls: Call) -> list[str]:
-    return [wrong.what for wrong in ledger.judged(calls)]
+    return [wrong.what for wrong in call_audit.audit_calls(calls)]
 
 
 def test_a_volume_that_moves_is_never_in_two_places() -> None:
@@ -67,13 +67,13 @@ def test_one_name_is_one_volume() -> None:
 def test_volumes_are_known_by_the_name_that_was_asked_for_and_by_their_id() -> None:
     answered = call("CreateVolume", 0, 1, {"name": "pvc-1"}, {"volume": {"volume_id": "x"}})
     lost = call("CreateVolume", 2, 3, {"name": "pvc-2"}, code="UNAVAILABLE")
-    assert ledger.volumes([answered, lost, publish("a", 4, 5)]) == {"pvc-1", "x", "pvc-2"}
+    assert call_audit.requested_volumes([answered, lost, publish("a", 4, 5)]) == {"pvc-1", "x", "pvc-2"}
 
 
 def test_what_was_there_before_is_not_left() -> None:
-    before = Tally(mounts=frozenset({"/a"}), volumes=frozenset({"v"}))
-    after = Tally(mounts=frozenset({"/a", "/b"}), volumes=frozenset(), snapshots=frozenset({"s"}))
-    assert [(w.what.split()[0], w.section) for w in after.beyond(before)] == [
+    before = Inventory(mounts=frozenset({"/a"}), volumes=frozenset({"v"}))
+    after = Inventory(mounts=frozenset({"/a", "/b"}), volumes=frozenset(), snapshots=frozenset({"s"}))
+    assert [(w.what.split()[0], w.section) for w in after.left_since(before)] == [
         ("/b", "NodeUnstageVolume"),
         ("s", "DeleteSnapshot"),
     ]

@@ -12,22 +12,24 @@ from volplane.csi import v1
 from volplane.csi.client import Channel
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.tap import Call
-from volplane.testing.promises import Promises
+from volplane.testing.capabilities import DriverCapabilities
 
 WHO = "volplane-test"
 PAUSE = 0.05  # seconds, while the driver starts again
 
 
-Listed = tuple[frozenset[str], frozenset[str]]
+VolumesAndSnapshots = tuple[frozenset[str], frozenset[str]]
 
 
-def controllers(calls: Iterable[Call], directory: str) -> set[str]:
+def controller_sockets(calls: Iterable[Call], directory: str) -> set[str]:
     """The sockets of the driver's controllers below the directory."""
     asked = {call.address for call in calls if call.method == "ControllerGetCapabilities"}
     return {socket for socket in asked if socket.startswith(f"{directory}/")}
 
 
-async def listed(promises: Promises, sockets: Iterable[str]) -> Listed:
+async def list_volumes_and_snapshots(
+    promises: DriverCapabilities, sockets: Iterable[str]
+) -> VolumesAndSnapshots:
     """Volumes and snapshots by their ids, as far as those who serve there list them."""
     volumes: set[str] = set()
     snapshots: set[str] = set()
@@ -44,14 +46,14 @@ async def listed(promises: Promises, sockets: Iterable[str]) -> Listed:
 
 async def _pages(channel: Channel, method: str, request: Any) -> AsyncIterator[Any]:
     while True:
-        reply = await _answered(channel, method, request)
+        reply = await _call_any(channel, method, request)
         yield reply
         if not reply.next_token:
             return
         request.starting_token = reply.next_token
 
 
-async def _answered(channel: Channel, method: str, request: Message) -> Any:
+async def _call_any(channel: Channel, method: str, request: Message) -> Any:
     """However long the driver, which may just have been killed, takes to start."""
     while True:
         try:

@@ -17,27 +17,27 @@ from volplane.cluster import guest
 from volplane.cluster.guest.deploy import KUBELET
 from volplane.csi.tap import Call, Tap
 from volplane.host import devices, mounts
-from volplane.testing import session
-from volplane.testing.apart import Apart, Witness
-from volplane.testing.case import Broken
-from volplane.testing.promises import Promises
-from volplane.testing.whole import Whole
+from volplane.testing import driver_run
+from volplane.testing.capabilities import DriverCapabilities
+from volplane.testing.case import CaseFailure
+from volplane.testing.cluster_env import ClusterEnv
+from volplane.testing.process_env import ProcessEnv, SurvivorPod
 
 GUEST = guest.from_command(blocks.line())
 
 
-W = TypeVar("W", bound=Whole)
+W = TypeVar("W", bound=ClusterEnv)
 
 
 def composed(kind: type[W], directory: Path) -> W:
     """A world whose cluster was not started, or has ended."""
-    world = kind(GUEST, directory, Promises(), tap=Tap())
+    world = kind(GUEST, directory, DriverCapabilities(), tap=Tap())
     directory.mkdir(exist_ok=True)
-    world.cluster = world._composed()
+    world.cluster = world._make_cluster()
     return world
 
 
-class Refused(Apart):
+class Refused(ProcessEnv):
     """Whose driver does not let go of anything."""
 
     error: Exception
@@ -48,7 +48,7 @@ class Refused(Apart):
 
 @pytest.mark.root
 async def test_a_device_that_a_container_has_left_is_released(tmp_path: Path) -> None:
-    world = composed(Whole, tmp_path / "w")
+    world = composed(ClusterEnv, tmp_path / "w")
     file = tmp_path / "w" / "volume.img"
     file.touch()
     os.truncate(file, 1 << 20)
@@ -66,7 +66,7 @@ async def test_a_cluster_that_does_not_end_well_is_swept_none_the_less(tmp_path:
     async def refuses() -> None:
         raise OSError("no")
 
-    world = composed(Whole, tmp_path / "w")
+    world = composed(ClusterEnv, tmp_path / "w")
     file = tmp_path / "w" / "volume.img"
     file.touch()
     os.truncate(file, 1 << 20)
@@ -79,29 +79,29 @@ async def test_a_cluster_that_does_not_end_well_is_swept_none_the_less(tmp_path:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("error", [Broken("refused"), TimeoutError()], ids=["refused", "too late"])
+@pytest.mark.parametrize("error", [CaseFailure("refused"), TimeoutError()], ids=["refused", "too late"])
 async def test_a_driver_that_keeps_the_last_pod_does_not_cost_the_report(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     world = composed(Refused, tmp_path / "a")
-    world.error, world._witness = error, Witness(world, "claim", "pod", "told")
+    world.error, world._survivor = error, SurvivorPod(world, "claim", "pod", "told")
     await world.__aexit__()
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert told.startswith("pod pod and its volume cannot be removed: ")
 
 
-class Holding(Whole):
+class Holding(ClusterEnv):
     """Whose driver says OK to an unmount and does nothing, until it is done by force."""
 
     forced = 0
 
-    async def _unmounted(self) -> None:
+    async def _force_unmount(self) -> None:
         self.forced += 1
 
     async def clear(self) -> None:
         for number in range(10 * (not self.forced)):
-            self.stuck.heard(unmounted(float(number)))
-        await self.stuck.unless(asyncio.sleep(0.01))
+            self.livelock.observe_call(unmounted(float(number)))
+        await self.livelock.wait_or_livelock(asyncio.sleep(0.01))
 
 
 def unmounted(at: float, volume: str = "v") -> Call:
@@ -119,38 +119,38 @@ async def test_what_was_unmounted_by_force_is_waited_for_to_its_end(tmp_path: Pa
 async def test_a_case_that_a_driver_has_failed_is_cleaned_by_force_at_once(tmp_path: Path) -> None:
     world = composed(Holding, tmp_path / "w")
     for number in range(10):
-        world.stuck.heard(unmounted(float(number)))
-    assert world.stuck.found
+        world.livelock.observe_call(unmounted(float(number)))
+    assert world.livelock.found
     assert await world.clean() == []
     assert world.forced == 1
 
 
 async def test_a_case_disturbs_no_call_for_what_another_has_left(tmp_path: Path) -> None:
-    world = composed(Whole, tmp_path / "w")
+    world = composed(ClusterEnv, tmp_path / "w")
     made = {"volume": {"volume_id": "old"}}
     world.tap.calls.append(
         Call(1, "CreateVolume", "me", "here", '{"name":"pvc-1"}', 0.0, 1.0, "OK", json.dumps(made))
     )
-    mine = world.own()
+    mine = world.calls_of_this_case()
     assert not mine(unmounted(2.0, "old"))
     assert not mine(Call(2, "CreateVolume", "me", "here", '{"name":"pvc-1"}', 2.0))
     assert mine(unmounted(2.0, "new"))
 
 
 async def test_a_case_that_fails_takes_the_witness_with_it(tmp_path: Path) -> None:
-    async def never(world: Whole) -> tuple[str, str, str]:
+    async def never(world: ClusterEnv) -> tuple[str, str, str]:
         raise AssertionError
 
-    world = composed(Apart, tmp_path / "a")
-    world._witness = one = Witness(world, "claim", "pod", "told")
+    world = composed(ProcessEnv, tmp_path / "a")
+    world._survivor = one = SurvivorPod(world, "claim", "pod", "told")
     one._process = (1, 1)
-    async with world.witness(never) as same:
+    async with world.survivor_pod(never) as same:
         assert same is one
-    assert world._witness is one
-    with pytest.raises(Broken):
-        async with world.witness(never):
-            raise Broken("the container has ended")
-    assert world._witness is None
+    assert world._survivor is one
+    with pytest.raises(CaseFailure):
+        async with world.survivor_pod(never):
+            raise CaseFailure("the container has ended")
+    assert world._survivor is None
     assert world._known == {(PersistentVolumeClaim, "claim"), (Pod, "pod")}  # so it is removed with the case
 
 
@@ -159,19 +159,19 @@ async def test_a_directory_that_stays_because_of_a_mount_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = tmp_path / "run"
-    async with session.place(place):
+    async with driver_run.working_directory(place):
         (place / "m").mkdir(parents=True)
         mounts.bind(str(tmp_path), str(place / "m"), readonly=False, recursive=False)
     assert place.is_dir()
     assert f"{place} is not removed: still mounted there: {place / 'm'}" in caplog.text
     mounts.unmount(str(place / "m"))
-    await asyncio.to_thread(session._remove, place)
+    await asyncio.to_thread(driver_run._remove, place)
     assert not place.exists()
 
 
 @pytest.mark.root
 async def test_what_a_call_was_to_unmount_is_looked_for_on_its_node(tmp_path: Path) -> None:
-    world = composed(Whole, tmp_path / "w")
+    world = composed(ClusterEnv, tmp_path / "w")
     first, second = (member.root for member in world.cluster.members)
     request = json.dumps({"volume_id": "v", "target_path": f"{KUBELET}/pods/a/mount"})
     target = first / "pods/a/mount"

@@ -13,9 +13,9 @@ import pytest
 
 from tests.support import blocks
 from volplane.cluster import guest
-from volplane.testing import runner, session
+from volplane.testing import driver_run, runner
 from volplane.testing.cases import ALL
-from volplane.testing.runner import Result, Settings, Verdict
+from volplane.testing.runner import CaseSettings, Result, Verdict
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -26,8 +26,10 @@ HOMESICK = f"[ $NODE_ID != probe ] || {{ echo not in a cluster >&2; exit 3; }}; 
 async def test_a_driver_that_does_not_start_in_a_cluster_fails_one_case_and_keeps_the_others() -> None:
     told: list[Result] = []
     names = ["identity/name", "cluster/claim and pods", "cluster/subPath"]
-    cases = runner.chosen(ALL, f"^({'|'.join(names)})$", "")
-    run = await session.drive(guest.from_command(HOMESICK), cases, Settings(seed=1), told.append)
+    cases = runner.select_cases(ALL, f"^({'|'.join(names)})$", "")
+    run = await driver_run.run_driver_tests(
+        guest.from_command(HOMESICK), cases, CaseSettings(seed=1), told.append
+    )
     assert told == run.results
     assert [(r.name, r.verdict) for r in told] == list(
         zip(names, (Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED), strict=True)

@@ -26,11 +26,11 @@ PIECE = 0.1  # seconds
 LAST_WORDS = 4000  # characters of its log
 
 
-class CannotStart(Exception):
+class DriverStartError(Exception):
     """The driver does not come up; says what it said."""
 
 
-class Instance:
+class DriverProcess:
     """One process of the driver."""
 
     def __init__(self, name: str, command: Command, directory: Path, host: Host, *, mode: str) -> None:
@@ -38,6 +38,7 @@ class Instance:
         self.socket = str(self.root / "csi.sock")
         self.log = str(directory / f"{name}.log")
         self.channel = Channel(self.socket, component="test-driver")
+        self._old_channels: list[Channel] = []
         self.starts = 0
         self._command, self._host = command, host
         self._state, self._shared = self.root / "state", directory / "shared"
@@ -62,6 +63,11 @@ class Instance:
         own = {name: filled(value, self._values) for name, value in self._command.env.items()}
         script = f"cd {shlex.quote(self._command.directory)} && exec {shlex.join(argv)}"
         env = {**os.environ, **self._values, **own}
+        if self.starts:
+            # A channel may take a moment to notice that the process behind it was killed. The old one stays
+            # open: calls that were cut off still wait for their error on it.
+            self._old_channels.append(self.channel)
+            self.channel = Channel(self.socket, component="test-driver")
         self._process = await self._host.spawn(["/bin/sh", "-c", script], log=self.log, env=env)
         self.starts += 1
         ready = asyncio.ensure_future(self._listens())
@@ -69,18 +75,20 @@ class Instance:
         try:
             await asyncio.wait({ready, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                code, said = ended.result(), self.words() or "it says nothing"
-                raise CannotStart(f"{self.name}: the driver ended with code {code}: {said}")
+                code, said = ended.result(), self.log_tail() or "it says nothing"
+                raise DriverStartError(f"{self.name}: the driver ended with code {code}: {said}")
             await ready
         except TimeoutError:
             text = f"{self.name}: nothing listens at {self.socket} after {START:g} s"
-            raise CannotStart(f"{text}{self._untold()}: {self.words() or 'it says nothing'}") from None
+            raise DriverStartError(
+                f"{text}{self._endpoint_hint()}: {self.log_tail() or 'it says nothing'}"
+            ) from None
         finally:
             ready.cancel()
             ended.cancel()
             await asyncio.gather(ready, ended, return_exceptions=True)
 
-    def _untold(self) -> str:
+    def _endpoint_hint(self) -> str:
         words = (*self._command.argv, *self._command.env.values())
         if any(name in word for name in ("CSI_ENDPOINT", "CSI_SOCKET") for word in words):
             return ""
@@ -110,7 +118,7 @@ class Instance:
         await self.kill()
         await self.start()
 
-    async def forget(self) -> None:
+    async def delete_state(self) -> None:
         """Its own state is gone, as on a new machine."""
         await self.kill()
         await self._host.call(shutil.rmtree, self._state, True)
@@ -123,21 +131,22 @@ class Instance:
                 async with asyncio.timeout(grace):
                     await self._process.wait()
         await self.kill()
-        await self.channel.close()
+        for channel in (*self._old_channels, self.channel):
+            await channel.close()
 
     def children(self) -> int:
         """How many processes its session has beside itself."""
         return len(_session(self._process.pid)) - 1 if self._process is not None else 0
 
-    def logged(self) -> int:
+    def log_size(self) -> int:
         """How much it has logged, in bytes."""
         return os.path.getsize(self.log) if os.path.exists(self.log) else 0
 
-    def words(self, most: int = LAST_WORDS, since: int = 0) -> str:
+    def log_tail(self, most: int = LAST_WORDS, since: int = 0) -> str:
         """The end of what it has logged."""
         try:
             with open(self.log, "rb") as file:
-                file.seek(max(since, self.logged() - most))
+                file.seek(max(since, self.log_size() - most))
                 return file.read().decode(errors="replace").strip()
         except FileNotFoundError:
             return ""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from volplane.csi import convert, v1
 from volplane.csi.outcome import Code
-from volplane.testing.bench import Bench, Mode
-from volplane.testing.case import NotPromised, Table, demand
-from volplane.testing.cases import copies
+from volplane.testing.case import CaseTable, NotSupported, require
+from volplane.testing.cases import snapshots_clones
 from volplane.testing.cases.controller import room
-from volplane.testing.cases.copies import snapshot
-from volplane.testing.cases.growth import controller_grown
-from volplane.testing.cases.node import measured
+from volplane.testing.cases.expand import expand_in_controller
+from volplane.testing.cases.node import stats_are_plausible
+from volplane.testing.cases.snapshots_clones import snapshot
+from volplane.testing.socket_env import Mode, SocketEnv
 
-case = Table()
+case = CaseTable()
 
 ELSEWHERE = "volplane-no-such-place"
 LARGEST = 1 << 60  # bytes beyond which nobody means a size
@@ -21,7 +21,7 @@ LARGEST = 1 << 60  # bytes beyond which nobody means a size
 # --- volumes
 
 
-async def _entry(bench: Bench, id: str) -> v1.ListVolumesResponse.Entry:
+async def _entry(bench: SocketEnv, id: str) -> v1.ListVolumesResponse.Entry:
     token = ""
     while True:
         reply = await bench.controller.call("ListVolumes", v1.ListVolumesRequest(starting_token=token))
@@ -30,7 +30,7 @@ async def _entry(bench: Bench, id: str) -> v1.ListVolumesResponse.Entry:
                 found: v1.ListVolumesResponse.Entry = entry
                 return found
         token = reply.next_token
-        demand(token, f"{id} is there, and is not listed")
+        require(token, f"{id} is there, and is not listed")
 
 
 @case(
@@ -42,21 +42,25 @@ async def _entry(bench: Bench, id: str) -> v1.ListVolumesResponse.Entry:
     "attach",
     "create",
 )
-async def published_nodes(bench: Bench) -> None:
+async def published_nodes(bench: SocketEnv) -> None:
     volume, node = await bench.create(), bench.nodes[0]
     await volume.attach(node)
     told = list((await _entry(bench, volume.id)).status.published_node_ids)
-    demand(node.id in told, f"{volume.id} is at {node.id}, listed is {told}")
+    require(node.id in told, f"{volume.id} is at {node.id}, listed is {told}")
     if bench.promises.has("get"):
         request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
         reply = await bench.controller.call("ControllerGetVolume", request)
         told = list(reply.status.published_node_ids)
-        demand(node.id in told, f"{volume.id} is at {node.id}, told is {told}", section="ControllerGetVolume")
+        require(
+            node.id in told, f"{volume.id} is at {node.id}, told is {told}", section="ControllerGetVolume"
+        )
 
 
 def _healthy(condition: v1.VolumeCondition, who: str, section: str) -> None:
-    demand(not condition.abnormal, f"{who}: nothing is wrong, told is {condition.message!r}", section=section)
-    demand(condition.message, f"{who}: a condition has words, and this one has none", section=section)
+    require(
+        not condition.abnormal, f"{who}: nothing is wrong, told is {condition.message!r}", section=section
+    )
+    require(condition.message, f"{who}: a condition has words, and this one has none", section=section)
 
 
 @case(
@@ -67,10 +71,10 @@ def _healthy(condition: v1.VolumeCondition, who: str, section: str) -> None:
     "condition-controller",
     "create",
 )
-async def list_condition(bench: Bench) -> None:
+async def list_condition(bench: SocketEnv) -> None:
     volume = await bench.create()
     status = (await _entry(bench, volume.id)).status
-    demand(status.HasField("volume_condition"), f"{volume.id} is listed without its condition")
+    require(status.HasField("volume_condition"), f"{volume.id} is listed without its condition")
     _healthy(status.volume_condition, "ListVolumes", "ListVolumes")
 
 
@@ -82,11 +86,11 @@ async def list_condition(bench: Bench) -> None:
     "condition-controller",
     "create",
 )
-async def get_condition(bench: Bench) -> None:
+async def get_condition(bench: SocketEnv) -> None:
     volume = await bench.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
     reply = await bench.controller.call("ControllerGetVolume", request)
-    demand(reply.status.HasField("volume_condition"), f"{volume.id} is told without its condition")
+    require(reply.status.HasField("volume_condition"), f"{volume.id} is told without its condition")
     _healthy(reply.status.volume_condition, "ControllerGetVolume", "ControllerGetVolume")
 
 
@@ -98,10 +102,10 @@ async def get_condition(bench: Bench) -> None:
     "stats",
     "create",
 )
-async def node_condition(bench: Bench) -> None:
-    volume, node = await bench.published(), bench.nodes[0]
-    reply = await measured(node, volume, volume.target(node))
-    demand(reply.HasField("volume_condition"), f"{volume.id} is told without its condition")
+async def node_condition(bench: SocketEnv) -> None:
+    volume, node = await bench.create_and_publish(), bench.nodes[0]
+    reply = await stats_are_plausible(node, volume, volume.target(node))
+    require(reply.HasField("volume_condition"), f"{volume.id} is told without its condition")
     _healthy(reply.volume_condition, "NodeGetVolumeStats", "NodeGetVolumeStats")
 
 
@@ -113,16 +117,16 @@ async def node_condition(bench: Bench) -> None:
     "expand-controller",
     "create",
 )
-async def get_grown(bench: Bench) -> None:
+async def get_grown(bench: SocketEnv) -> None:
     volume = await bench.create()
     request = v1.ControllerGetVolumeRequest(volume_id=volume.id)
-    await controller_grown(bench, volume, 2 * bench.size)
+    await expand_in_controller(bench, volume, 2 * bench.size)
     told = (await bench.controller.call("ControllerGetVolume", request)).volume.capacity_bytes
-    demand(
+    require(
         not told or told >= 2 * bench.size, f"it has grown to {2 * bench.size} bytes, told is {told}"
     )  # 0: not known
     await volume.delete()
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND,), bench.controller, "ControllerGetVolume", request, "of a volume that is deleted"
     )
 
@@ -138,15 +142,18 @@ async def get_grown(bench: Bench) -> None:
     "list-snapshots",
     "create",
 )
-async def snapshot_pages(bench: Bench) -> None:
+async def snapshot_pages(bench: SocketEnv) -> None:
     ids = [(await snapshot(bench, await bench.create())).snapshot_id for _ in range(3)]
     for most in (0, 1, 2):
-        found = await copies.listed(bench, most)
+        found = await snapshots_clones.list_all_snapshots(bench, most)
         missing = [one for one in ids if found.count(one) != 1]
-        demand(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
+        require(not missing, f"with {most or 'all'} a page: {missing} not once in {found}")
     request = v1.DeleteSnapshotRequest(snapshot_id=ids[0], secrets=bench.secrets)
     await bench.controller.call("DeleteSnapshot", request)
-    demand(ids[0] not in await copies.listed(bench), f"{ids[0]} is deleted and still listed")
+    require(
+        ids[0] not in await snapshots_clones.list_all_snapshots(bench),
+        f"{ids[0]} is deleted and still listed",
+    )
 
 
 @case(
@@ -155,9 +162,9 @@ async def snapshot_pages(bench: Bench) -> None:
     "A token that is none is ABORTED.",
     "list-snapshots",
 )
-async def snapshot_token(bench: Bench) -> None:
+async def snapshot_token(bench: SocketEnv) -> None:
     request = v1.ListSnapshotsRequest(starting_token="volplane-no-such-token", secrets=bench.secrets)
-    await bench.refused(
+    await bench.expect_error(
         (Code.ABORTED,), bench.controller, "ListSnapshots", request, "with a token that is none"
     )
 
@@ -170,17 +177,19 @@ async def snapshot_token(bench: Bench) -> None:
     "get-snapshot",
     "create",
 )
-async def get_snapshot(bench: Bench) -> None:
+async def get_snapshot(bench: SocketEnv) -> None:
     made = await snapshot(bench, await bench.create())
     request = v1.GetSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
     told = (await bench.controller.call("GetSnapshot", request)).snapshot
-    demand(
+    require(
         (told.snapshot_id, told.source_volume_id) == (made.snapshot_id, made.source_volume_id),
         f"asked for {made.snapshot_id} of {made.source_volume_id}, told of {told.snapshot_id!r} of"
         f" {told.source_volume_id!r}",
     )
     unknown = v1.GetSnapshotRequest(snapshot_id="volplane-no-such-snapshot", secrets=bench.secrets)
-    await bench.refused((Code.NOT_FOUND,), bench.controller, "GetSnapshot", unknown, "of an unknown snapshot")
+    await bench.expect_error(
+        (Code.NOT_FOUND,), bench.controller, "GetSnapshot", unknown, "of an unknown snapshot"
+    )
 
 
 # --- room
@@ -193,17 +202,17 @@ async def get_snapshot(bench: Bench) -> None:
     "capacity",
     "create",
 )
-async def largest(bench: Bench) -> None:
+async def largest(bench: SocketEnv) -> None:
     reply = await room(bench)
     for bound in ("maximum_volume_size", "minimum_volume_size"):
-        demand(getattr(reply, bound).value >= 0, f"{bound} is {getattr(reply, bound).value}")
+        require(getattr(reply, bound).value >= 0, f"{bound} is {getattr(reply, bound).value}")
     most = reply.maximum_volume_size.value
     if not reply.HasField("maximum_volume_size") or most >= LARGEST:
-        raise NotPromised("GetCapacity tells no largest size of a volume")
-    wanted = bench.wanted(bench.fresh(), size=most + 1)
+        raise NotSupported("GetCapacity tells no largest size of a volume")
+    wanted = bench.create_request(bench.new_name(), size=most + 1)
     # Where the largest volume takes all that is left, both are true: too large, and not enough room.
     all_of_it = most >= reply.available_capacity
-    await bench.refused(
+    await bench.expect_error(
         (Code.OUT_OF_RANGE, Code.RESOURCE_EXHAUSTED) if all_of_it else (Code.OUT_OF_RANGE,),
         bench.controller,
         "CreateVolume",
@@ -219,15 +228,17 @@ async def largest(bench: Bench) -> None:
     "create",
     "topology",
 )
-async def nowhere(bench: Bench) -> None:
+async def nowhere(bench: SocketEnv) -> None:
     if not bench.nodes[0].topology:
-        raise NotPromised("its nodes tell no topology")
+        raise NotSupported("its nodes tell no topology")
     place = convert.topology(dict.fromkeys(bench.nodes[0].topology, ELSEWHERE))
-    request = bench.wanted(bench.fresh())
+    request = bench.create_request(bench.new_name())
     request.accessibility_requirements.CopyFrom(v1.TopologyRequirement(requisite=[place], preferred=[place]))
     # That there is no such place may be seen as an argument that is wrong, too.
     codes = (Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT)
-    await bench.refused(codes, bench.controller, "CreateVolume", request, "for a place that is not there")
+    await bench.expect_error(
+        codes, bench.controller, "CreateVolume", request, "for a place that is not there"
+    )
 
 
 @case(
@@ -235,9 +246,9 @@ async def nowhere(bench: Bench) -> None:
     "NodeGetInfo",
     "How many volumes a node takes is not negative; 0 leaves it to the caller.",
 )
-async def limit(bench: Bench) -> None:
+async def limit(bench: SocketEnv) -> None:
     for node in bench.nodes:
-        demand(node.most >= 0, f"{node.id} takes {node.most} volumes")
+        require(node.most >= 0, f"{node.id} takes {node.most} volumes")
 
 
 # --- writers
@@ -250,13 +261,15 @@ async def limit(bench: Bench) -> None:
     "single-writer",
     "create",
 )
-async def several(bench: Bench) -> None:
+async def several(bench: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_MULTI_WRITER)
-    volume, node = await bench.published(capability=capability), bench.nodes[0]
+    volume, node = await bench.create_and_publish(capability=capability), bench.nodes[0]
     second = await volume.publish(node, "b")
-    written = bench.payload()
+    written = bench.random_data()
     await volume.write(second, written)
-    await bench.same(volume, volume.target(node), written, "at the first target, written at the second")
+    await bench.expect_data(
+        volume, volume.target(node), written, "at the first target, written at the second"
+    )
 
 
 @case(
@@ -266,10 +279,10 @@ async def several(bench: Bench) -> None:
     "single-writer",
     "create",
 )
-async def next_pod(bench: Bench) -> None:
+async def next_pod(bench: SocketEnv) -> None:
     capability = convert.capability(Mode.SINGLE_NODE_SINGLE_WRITER)
-    (volume, written), node = await bench.written(capability=capability), bench.nodes[0]
+    (volume, written), node = await bench.create_with_data(capability=capability), bench.nodes[0]
     await volume.unpublish(node)
-    await bench.same(
+    await bench.expect_data(
         volume, await volume.publish(node, "b"), written, "for the pod that came after the first"
     )

@@ -15,7 +15,7 @@ from volplane.client.still import Still
 from volplane.explain.answer import Answer, State
 from volplane.explain.asking import Subject, explain
 from volplane.explain.scene import Scene
-from volplane.testing.clearing import NAMESPACE
+from volplane.testing.cleanup import NAMESPACE
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ PATIENCE = 10.0  # seconds; a report without a reason is better than none
 KINDS: tuple[type[Resource], ...] = (Pod, PersistentVolumeClaim, VolumeSnapshot)
 
 
-async def why(client: Client, made_of: Callable[[type[Resource]], Collection[str]]) -> str:
+async def find_reason(client: Client, made_of: Callable[[type[Resource]], Collection[str]]) -> str:
     """Of what a case has made, the first that waits, and for what; "" when nothing does."""
     still = Still(client.transport, namespace=NAMESPACE)
     try:
@@ -33,7 +33,7 @@ async def why(client: Client, made_of: Callable[[type[Resource]], Collection[str
                     obj = await client.find(kind, name, NAMESPACE)
                     answer = obj and await explain(Scene(still), Subject(kind, name, NAMESPACE), obj)
                     if answer and answer.waits:
-                        return _said(answer)
+                        return _reason_for(answer)
     except (APIError, TimeoutError):
         pass  # the cluster itself is what hangs, and its calls are in the report
     except Exception:  # a mistake of ours must not cost the report
@@ -43,6 +43,6 @@ async def why(client: Client, made_of: Callable[[type[Resource]], Collection[str
     return ""
 
 
-def _said(answer: Answer) -> str:
+def _reason_for(answer: Answer) -> str:
     details = [detail for step in answer.steps if step.state is State.WAITS for detail in step.details]
     return "; ".join([f"{answer.subject} waits: {answer.answer}", *details, *answer.advice])

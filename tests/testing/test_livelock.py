@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from volplane.csi.tap import Call
-from volplane.testing.case import Broken
-from volplane.testing.stuck import ORDINARY, SHORT, Stuck
+from volplane.testing.case import CaseFailure
+from volplane.testing.livelock import ORDINARY, SHORT, LivelockDetector
 
 pytestmark = pytest.mark.virtual
 TIMES = ORDINARY.times
@@ -29,25 +29,25 @@ def unmounted(at: float) -> Call:
     return Call(1, "NodeUnpublishVolume", "kubelet", "here", "{}", at, at + 0.1, "OK", "{}")
 
 
-async def waited(stuck: Stuck) -> str:
+async def waited(stuck: LivelockDetector) -> str:
     try:
         async with asyncio.timeout(1):
-            await stuck.unless(asyncio.sleep(3600))
-    except Broken as error:
+            await stuck.wait_or_livelock(asyncio.sleep(3600))
+    except CaseFailure as error:
         return f"{error.section}: {error}"
     except TimeoutError:
         return ""
     raise AssertionError
 
 
-def hears(stuck: Stuck, *calls: Call) -> Stuck:
+def hears(stuck: LivelockDetector, *calls: Call) -> LivelockDetector:
     for call in calls:
-        stuck.heard(call)
+        stuck.observe_call(call)
     return stuck
 
 
 async def test_the_same_words_again_and_again_end_the_waiting() -> None:
-    said = await waited(hears(Stuck(), *(refused(2.0 * n) for n in range(TIMES))))
+    said = await waited(hears(LivelockDetector(), *(refused(2.0 * n) for n in range(TIMES))))
     assert said == (
         "CSI: NodeStageVolume: NodeStageVolume is refused 5 times in the same words, and nothing changes:"
         " INTERNAL (no)"
@@ -55,7 +55,7 @@ async def test_the_same_words_again_and_again_end_the_waiting() -> None:
 
 
 async def test_the_work_may_end_first() -> None:
-    await Stuck().unless(asyncio.sleep(0))
+    await LivelockDetector().wait_or_livelock(asyncio.sleep(0))
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,12 @@ async def test_the_work_may_end_first() -> None:
     ],
 )
 async def test_everything_else_is_waited_for(calls: list[Call]) -> None:
-    assert await waited(hears(Stuck(), *calls)) == ""
+    assert await waited(hears(LivelockDetector(), *calls)) == ""
 
 
 async def test_what_hangs_since_an_earlier_case_does_not_fail_the_next() -> None:
-    stuck = hears(Stuck(), *(refused(2.0 * n) for n in range(TIMES)))
-    stuck.begin()
+    stuck = hears(LivelockDetector(), *(refused(2.0 * n) for n in range(TIMES)))
+    stuck.begin_case()
     hears(stuck, *(refused(20.0 + 2 * n) for n in range(TIMES)))
     assert await waited(stuck) == ""
     hears(stuck, refused(40.0, "OK"), *(refused(50.0 + 2 * n) for n in range(TIMES)))
@@ -99,21 +99,21 @@ async def test_what_hangs_since_an_earlier_case_does_not_fail_the_next() -> None
 
 
 async def test_an_unmount_that_only_says_so_ends_the_waiting() -> None:
-    few = hears(Stuck(), *(unmounted(2.0 * n) for n in range(TIMES)))
+    few = hears(LivelockDetector(), *(unmounted(2.0 * n) for n in range(TIMES)))
     assert await waited(few) == ""
     said = await waited(hears(few, unmounted(60.0)))
     assert said.endswith("is answered with OK 6 times, and what it was for is still mounted")
 
 
 async def test_patience_may_be_short_for_one_case() -> None:
-    stuck = Stuck()
+    stuck = LivelockDetector()
     stuck.patience = SHORT
     assert "refused 3 times" in await waited(hears(stuck, *(refused(2.0 * n) for n in range(3))))
-    stuck.begin()
+    stuck.begin_case()
     assert stuck.patience is ORDINARY
 
 
 async def test_an_unmount_that_was_seen_not_to_happen_is_not_waited_for() -> None:
-    seen = hears(Stuck(lambda call: True), unmounted(0.0))
+    seen = hears(LivelockDetector(lambda call: True), unmounted(0.0))
     assert await waited(seen) == ""
     assert "answered with OK 2 times" in await waited(hears(seen, unmounted(0.1)))

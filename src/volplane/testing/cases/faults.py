@@ -14,17 +14,17 @@ from google.protobuf.message import Message
 
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
-from volplane.testing.bench import Around, Bench, Remote, mounted_below
-from volplane.testing.case import Body, Broken, Table, demand
-from volplane.testing.cases import copies, groups
-from volplane.testing.cases.controller import listed
-from volplane.testing.cases.copies import snapshot
-from volplane.testing.cases.growth import controller_grown, excuse, growing, node_grown
-from volplane.testing.cases.modify import modified
-from volplane.testing.ledger import Tally
-from volplane.testing.volume import Volume
+from volplane.testing.call_audit import Inventory
+from volplane.testing.case import Body, CaseFailure, CaseTable, require
+from volplane.testing.cases import groups, snapshots_clones
+from volplane.testing.cases.controller import list_all_volumes
+from volplane.testing.cases.expand import excuse, expand_in_controller, expand_on_node, growing
+from volplane.testing.cases.modify import expect_modified
+from volplane.testing.cases.snapshots_clones import snapshot
+from volplane.testing.socket_env import Around, DriverSocket, SocketEnv, mounts_below
+from volplane.testing.volume import VolumeUnderTest
 
-case = Table()
+case = CaseTable()
 
 SEVERAL = 4  # calls at once
 # Each call of a life, and what a driver must promise for it to be made.
@@ -49,25 +49,30 @@ CALLS: dict[str, tuple[str, ...]] = {
 SNAPSHOTS = ("CreateSnapshot", "DeleteSnapshot")
 
 
-async def life(bench: Bench, method: str) -> None:
+async def life(bench: SocketEnv, method: str) -> None:
     """From nothing to nothing; the parts that the method does not need are left out."""
     node = bench.nodes[0]
     volume = await bench.create(**({"capability": growing(bench)} if "Expand" in method else {}))
-    path = await volume.up(node)
-    data = bench.payload()
+    path = await volume.attach_stage_publish(node)
+    data = bench.random_data()
     await volume.write(path, data)
     if "Group" in method:
         await _group_life(bench, volume)
     if method in SNAPSHOTS:
         made = await snapshot(bench, volume)
     if "Modify" in method:
-        await modified(bench, volume)
-    if "Expand" in method and (await controller_grown(bench, volume, 2 * bench.size)):
-        await node_grown(bench, volume, node, 2 * bench.size)
-    await bench.same(volume, path, data, f"after {method} was disturbed")
-    await volume.down(node)
-    await bench.same(volume, await volume.up(node), data, f"after {method} was disturbed, when it came back")
-    await volume.down(node)
+        await expect_modified(bench, volume)
+    if "Expand" in method and (await expand_in_controller(bench, volume, 2 * bench.size)):
+        await expand_on_node(bench, volume, node, 2 * bench.size)
+    await bench.expect_data(volume, path, data, f"after {method} was disturbed")
+    await volume.unpublish_unstage_detach(node)
+    await bench.expect_data(
+        volume,
+        await volume.attach_stage_publish(node),
+        data,
+        f"after {method} was disturbed, when it came back",
+    )
+    await volume.unpublish_unstage_detach(node)
     if method in SNAPSHOTS:
         request = v1.DeleteSnapshotRequest(snapshot_id=made.snapshot_id, secrets=bench.secrets)
         await bench.controller.call("DeleteSnapshot", request)
@@ -75,20 +80,24 @@ async def life(bench: Bench, method: str) -> None:
     gone = volume.id
     await volume.delete()
     if bench.promises.has("list"):
-        demand(gone not in await listed(bench), f"{gone} is deleted and still listed", section="DeleteVolume")
+        require(
+            gone not in await list_all_volumes(bench),
+            f"{gone} is deleted and still listed",
+            section="DeleteVolume",
+        )
 
 
-async def _group_life(bench: Bench, volume: Volume) -> None:
+async def _group_life(bench: SocketEnv, volume: VolumeUnderTest) -> None:
     """A group of the volume and another one, from its making to its end."""
     other = await bench.create()
     group = await groups.group_snapshot(bench, [volume, other])
     reply = await bench.controller.call("GetVolumeGroupSnapshot", groups.get_request(bench, group))
     told, made = (sorted(one.snapshot_id for one in g.snapshots) for g in (reply.group_snapshot, group))
-    demand(told == made, f"a group of {made} has {told}", section="GetVolumeGroupSnapshot")
+    require(told == made, f"a group of {made} has {told}", section="GetVolumeGroupSnapshot")
     await bench.controller.call("DeleteVolumeGroupSnapshot", groups.delete_request(bench, group))
     groups.forget(bench, group)
     await other.delete()
-    await bench.refused(
+    await bench.expect_error(
         (Code.NOT_FOUND,),
         bench.controller,
         "GetVolumeGroupSnapshot",
@@ -97,21 +106,23 @@ async def _group_life(bench: Bench, volume: Volume) -> None:
     )
 
 
-async def tally(bench: Bench) -> Tally:
+async def take_inventory(bench: SocketEnv) -> Inventory:
     """What there is on the nodes, and what the driver lists."""
-    mounts = {t for node in bench.nodes for t in await bench.host.call(mounted_below, str(node.root))}
+    mounts = {t for node in bench.nodes for t in await bench.host.call(mounts_below, str(node.root))}
     place = f"{bench.directory}/"
     devices = {f"{d} ({f})" for d, f in (await bench.host.loops()).items() if f.startswith(place)}
-    volumes = await listed(bench) if bench.promises.has("list") else ()
-    snapshots = await copies.listed(bench) if bench.promises.has("list-snapshots") else ()
-    return Tally(frozenset(mounts), frozenset(devices), frozenset(volumes), frozenset(snapshots))
+    volumes = await list_all_volumes(bench) if bench.promises.has("list") else ()
+    snapshots = (
+        await snapshots_clones.list_all_snapshots(bench) if bench.promises.has("list-snapshots") else ()
+    )
+    return Inventory(frozenset(mounts), frozenset(devices), frozenset(volumes), frozenset(snapshots))
 
 
-def alike(method: str, first: Message, second: Message) -> None:
+def expect_same_answer(method: str, first: Message, second: Message) -> None:
     """Raises Broken if two answers to one call contradict each other."""
     told, again = _essence(method, first), _essence(method, second)
     if told != again:
-        raise Broken(
+        raise CaseFailure(
             f"{method} called twice with the same arguments is answered with {told}, then with {again}"
         )
 
@@ -154,101 +165,101 @@ def _cuts(group: v1.VolumeGroupSnapshot) -> list[tuple[str, str, str]]:
     return [(s.source_volume_id, s.snapshot_id, str(s.creation_time).strip()) for s in group.snapshots]
 
 
-async def repeated(remote: Remote, method: str, request: Message, when: str) -> Any:
+async def call_again(remote: DriverSocket, method: str, request: Message, when: str) -> Any:
     try:
-        return await remote.settled(method, request)
+        return await remote.call_until_settled(method, request)
     except CallError as error:
-        raise Broken(f"{method} {when}: {error.code.name} ({error.message}), demanded is OK") from None
+        raise CaseFailure(f"{method} {when}: {error.code.name} ({error.message}), demanded is OK") from None
 
 
-def twice(bench: Bench) -> Around:
-    async def around(remote: Remote, method: str, request: Message) -> Any:
-        first = await remote.settled(method, request)
-        second = await repeated(remote, method, request, "called again with the same arguments")
-        alike(method, first, second)
+def twice(bench: SocketEnv) -> Around:
+    async def around(remote: DriverSocket, method: str, request: Message) -> Any:
+        first = await remote.call_until_settled(method, request)
+        second = await call_again(remote, method, request, "called again with the same arguments")
+        expect_same_answer(method, first, second)
         return second
 
     return around
 
 
-def at_once(bench: Bench) -> Around:
-    async def around(remote: Remote, method: str, request: Message) -> Any:
-        calls = [remote.plain(method, request) for _ in range(SEVERAL)]
+def at_once(bench: SocketEnv) -> Around:
+    async def around(remote: DriverSocket, method: str, request: Message) -> Any:
+        calls = [remote.call_once(method, request) for _ in range(SEVERAL)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         if method == "NodeExpandVolume" and all(isinstance(answer, CallError) for answer in answers):
             await excuse(bench, request.volume_path)  # type: ignore[attr-defined]
         for answer in answers:
             if isinstance(answer, CallError):
-                demand(
+                require(
                     answer.code is Code.ABORTED,
                     f"{SEVERAL} times {method} at once: {answer.code.name} ({answer.message}),"
                     " allowed are OK and ABORTED",
                 )
             elif isinstance(answer, BaseException):
                 raise answer
-        last = await repeated(remote, method, request, f"after {SEVERAL} at once")
+        last = await call_again(remote, method, request, f"after {SEVERAL} at once")
         for answer in answers:
             if not isinstance(answer, BaseException):
-                alike(method, answer, last)
+                expect_same_answer(method, answer, last)
         return last
 
     return around
 
 
-def briefly(bench: Bench) -> Around:
-    async def around(remote: Remote, method: str, request: Message) -> Any:
+def with_short_deadline(bench: SocketEnv) -> Around:
+    async def around(remote: DriverSocket, method: str, request: Message) -> Any:
         first = None
         try:
-            first = await remote.plain(method, request, timeout=bench.random.uniform(0.001, 0.02))
+            first = await remote.call_once(method, request, timeout=bench.random.uniform(0.001, 0.02))
         except CallError as error:
-            demand(
+            require(
                 error.code in (Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.UNAVAILABLE),
                 f"{method} with a short deadline: {error.code.name} ({error.message})",
             )
-        last = await repeated(remote, method, request, "repeated after its caller gave up")
+        last = await call_again(remote, method, request, "repeated after its caller gave up")
         if first is not None:
-            alike(method, first, last)
+            expect_same_answer(method, first, last)
         return last
 
     return around
 
 
-def killed(bench: Bench) -> Around:
+def kill_during(bench: SocketEnv) -> Around:
     """At a moment that the seed chooses."""
 
-    async def around(remote: Remote, method: str, request: Message) -> Any:
-        call = asyncio.ensure_future(remote.plain(method, request))
+    async def around(remote: DriverSocket, method: str, request: Message) -> Any:
+        call = asyncio.ensure_future(remote.call_once(method, request))
         await asyncio.wait({call}, timeout=bench.random.uniform(0.0, 0.03))
         await remote.instance.kill()
         first = (await asyncio.gather(call, return_exceptions=True))[0]
         await remote.instance.start()
-        last = await repeated(remote, method, request, "repeated after the driver was killed during it")
+        last = await call_again(remote, method, request, "repeated after the driver was killed during it")
         if isinstance(first, Message):
-            alike(method, first, last)
+            expect_same_answer(method, first, last)
         return last
 
     return around
 
 
-def forgotten(bench: Bench) -> Around:
-    async def around(remote: Remote, method: str, request: Message) -> Any:
-        first = await remote.settled(method, request)
+def kill_after(bench: SocketEnv) -> Around:
+    async def around(remote: DriverSocket, method: str, request: Message) -> Any:
+        first = await remote.call_until_settled(method, request)
         await remote.instance.restart()
-        last = await repeated(remote, method, request, "repeated after the driver was killed and started")
-        alike(method, first, last)
+        last = await call_again(remote, method, request, "repeated after the driver was killed and started")
+        expect_same_answer(method, first, last)
         return last
 
     return around
 
 
-def _with(disturb: Callable[[Bench], Around], method: str) -> Body:
-    async def body(bench: Bench) -> None:
-        before = await tally(bench)
+def _with(disturb: Callable[[SocketEnv], Around], method: str) -> Body:
+    async def body(bench: SocketEnv) -> None:
+        before = await take_inventory(bench)
         bench.around[method] = disturb(bench)
         await life(bench, method)
-        demand(method not in bench.around, f"{method} was never called: its capability is named in vain")
-        for wrong in (await tally(bench)).beyond(before):
-            demand(False, wrong.what, section=wrong.section)
+        require(method not in bench.around, f"{method} was never called: its capability is named in vain")
+        for wrong in (await take_inventory(bench)).left_since(before):
+            require(False, wrong.what, section=wrong.section)
 
     return body
 
@@ -276,7 +287,7 @@ for _method, _needs in CALLS.items():
         f"given up/{_method}",
         "Timeouts",
         "A caller whose deadline has passed calls again, and finds it done or gets it done.",
-        _with(briefly, _method),
+        _with(with_short_deadline, _method),
         "create",
         *_needs,
     )
@@ -285,7 +296,7 @@ for _method, _needs in CALLS.items():
         f"killed during/{_method}",
         _method,
         "A driver that is killed during the call, and started again, does it when it is asked again.",
-        _with(killed, _method),
+        _with(kill_during, _method),
         "create",
         *_needs,
     )
@@ -294,7 +305,7 @@ for _method, _needs in CALLS.items():
         f"killed after/{_method}",
         _method,
         "What was answered with OK holds, also for a driver that was killed and started again since.",
-        _with(forgotten, _method),
+        _with(kill_after, _method),
         "create",
         *_needs,
     )

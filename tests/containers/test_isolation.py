@@ -66,6 +66,27 @@ async def test_the_data_directory_is_empty_inside() -> None:
         shutil.rmtree(data)
 
 
+async def test_what_is_to_be_covered_may_come_later_than_the_launcher() -> None:
+    data = tempfile.mkdtemp(prefix="volplane-test-", dir="/var/lib")
+    late = f"{data}/late"
+    host = Host(threads=2)
+    runtime = ProcessRuntime(f"{data}/containers", host, cover=[f"{late}/a/b", f"{late}/a/c"])
+    log = f"{data}/log"
+    try:
+        await runtime.start(ContainerSpec(id="first", command=("true",), log_path=f"{data}/first"))
+        await runtime.wait("first")
+        await runtime.remove("first")
+        directory(late, "a", "b")
+        await runtime.start(ContainerSpec(id="one", command=("ls", "-A", late), log_path=log))
+        assert (await runtime.wait("one")).exit_code == 2
+        assert "No such file" in text_of(log)
+        await runtime.remove("one")
+    finally:
+        await runtime.close()
+        await host.close()
+        shutil.rmtree(data)
+
+
 SEPARATE = """
 import asyncio, os, sys
 from volplane.host import Host
@@ -73,9 +94,9 @@ from volplane.node.containers.base import ContainerSpec
 from volplane.node.containers.process import ProcessRuntime
 
 async def main():
-    host, log = Host(threads=2), "/home/data/log"
-    runtime = ProcessRuntime("/home/data/containers", host, cover=["/home/data"])
-    script = "cat /opt/file; echo changed > /opt/file; ls -A /home /home/data"
+    host, log = Host(threads=2), "/mnt/data/log"
+    runtime = ProcessRuntime("/mnt/data/containers", host, cover=["/mnt/data", "/opt/data"])
+    script = "cat /opt/file; echo changed > /opt/file; ls -A /opt /opt/data /home"
     await runtime.start(ContainerSpec(id="one", command=("sh", "-c", script), log_path=log))
     await runtime.wait("one")
     await runtime.remove("one")
@@ -89,12 +110,13 @@ asyncio.run(main())
 
 def test_system_directories_on_file_systems_of_their_own_are_seen_and_covered_alike() -> None:
     prepare = (
-        "mount -t tmpfs none /opt && mount -t tmpfs none /home && mkdir /home/data && echo here > /opt/file"
+        "for place in /opt /home /mnt; do mount -t tmpfs none $place && mkdir $place/data; done"
+        " && echo here > /opt/file && echo secret > /opt/data/key && echo secret > /home/data/key"
     )
     shell = f'{prepare} && exec "$0" -c "$1"'
     argv = ["unshare", "--mount", "sh", "-c", shell, sys.executable, SEPARATE]
     completed = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert completed.stdout == "['here', '/home:', 'data', '', '/home/data:'] here\n\n"
+    assert completed.stdout == ("['here', '/home:', '', '/opt:', 'data', 'file', '', '/opt/data:'] here\n\n")
 
 
 async def test_a_volume_mounted_before_is_neither_seen_nor_held(room: Any, disk: str) -> None:

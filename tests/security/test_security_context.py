@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.node.nodeworld import NodeWorld, node_world
+from tests.loops.inprocess import until
+from tests.node.nodeworld import NodeWorld, node_world, read, write
 from volplane.api import kinds
 from volplane.api.core import Pod
 from volplane.apiserver import strategies
@@ -242,6 +244,8 @@ def test_the_other_fields_arrive_as_they_are() -> None:
     )
     assert (got.no_new_privs, got.readonly_root, got.proc_mount) == (True, True, "Unmasked")
     assert got.sysctls == {"net.ipv4.tcp_syncookies": "1"}
+    dotted = asked(securityContext=sysctl("net.ipv4.conf.eth0/1.forwarding"))
+    assert dotted.sysctls == {"net/ipv4/conf/eth0.1/forwarding": "1"}
     assert got.groups == (5, 6, 7)
     usual = asked()
     assert (usual.no_new_privs, usual.readonly_root, usual.proc_mount) == (False, False, "Default")
@@ -391,6 +395,156 @@ async def test_built_in_images_run_whatever_limits_their_manifests_ask_for() -> 
         await here.start()
         await here.pod(container={"securityContext": usual})
         await here.until_ready()
+
+
+# --- what the kernel says of a running container
+
+STATUS = "grep -E '^(Uid|Groups|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"
+
+
+async def run(here: NodeWorld, script: str, context: dict[str, Any], **spec: Any) -> dict[str, str]:
+    """What a container with this security context prints, as `key: value` lines."""
+    main = {"image": "busybox", "command": ["/bin/sh", "-c", script], "securityContext": context}
+    made = await here.pod(container=main, restartPolicy="Never", **spec)
+
+    async def ended() -> bool:
+        return await here.phase() in ("Succeeded", "Failed")
+
+    await until(ended, here.patience)
+    path = here.paths.real(here.paths.log_file("default", "app", made.uid, "main", 0))
+    lines = [line.split(" ", 3)[3] for line in read(path).splitlines()]
+    await here.delete(grace=0)
+    await here.until_phase("gone")
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def held(mask: str) -> set[str]:
+    return {name for number, name in enumerate(CAPABILITIES) if int(mask, 16) >> number & 1}
+
+
+@pytest.mark.root
+async def test_a_container_has_the_capabilities_that_are_left() -> None:
+    async with node_world() as here:
+        await here.start()
+        told = await run(here, STATUS, {})
+        assert held(told["CapEff"]) == held(told["CapBnd"]) == USUAL
+        assert (told["NoNewPrivs"], told["Seccomp"]) == ("0", "0")
+        told = await run(here, STATUS, {"capabilities": {"add": ["NET_ADMIN"], "drop": ["CHOWN"]}})
+        assert held(told["CapBnd"]) == USUAL - {"CAP_CHOWN"} | {"CAP_NET_ADMIN"}
+        told = await run(here, STATUS, {"capabilities": {"drop": ["ALL"]}})
+        assert held(told["CapEff"]) == held(told["CapBnd"]) == set()
+        told = await run(here, STATUS, {"runAsUser": 1000, "capabilities": {"add": ["NET_ADMIN"]}})
+        assert held(told["CapEff"]) == set()
+
+
+@pytest.mark.root
+async def test_no_privileges_are_gained_and_calls_are_filtered() -> None:
+    script = f"{STATUS}; unshare -m true 2>/dev/null && echo unshare: yes || echo unshare: no"
+    default = {"seccompProfile": {"type": "RuntimeDefault"}}
+    admin = {"capabilities": {"add": ["SYS_ADMIN"]}}
+    async with node_world() as here:
+        await here.start()
+        told = await run(here, script, {"allowPrivilegeEscalation": False, "runAsUser": 1000, **default})
+        assert (told["NoNewPrivs"], told["Seccomp"], told["Uid"].split()[0]) == ("1", "2", "1000")
+        # Who has the capability is let through by the default profile, and not by one that forbids the call.
+        assert (await run(here, script, {**default, **admin}))["unshare"] == "yes"
+        profiles = here.paths.real(here.paths.seccomp)
+        os.mkdir(profiles)
+        rule = {"names": ["unshare"], "action": "SCMP_ACT_ERRNO"}
+        write(f"{profiles}/own.json", json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
+        own = {"seccompProfile": {"type": "Localhost", "localhostProfile": "own.json"}}
+        told = await run(here, script, {**own, **admin})
+        assert (told["Seccomp"], told["NoNewPrivs"], told["unshare"]) == ("2", "0", "no")
+        assert (await run(here, script, admin))["unshare"] == "yes"
+
+
+@pytest.mark.root
+async def test_a_node_may_filter_all_containers() -> None:
+    async with node_world() as here:
+        await here.start(seccomp_default=True)
+        assert (await run(here, STATUS, {}))["Seccomp"] == "2"
+        assert (await run(here, STATUS, {"seccompProfile": {"type": "Unconfined"}}))["Seccomp"] == "0"
+        assert (await run(here, STATUS, {"privileged": True}))["Seccomp"] == "0"
+
+
+@pytest.mark.root
+async def test_a_read_only_root_cannot_be_written_and_volumes_can() -> None:
+    script = """
+    for file in /root-file /etc/file /usr/file /data/file; do
+        (echo x > $file) 2>/dev/null && echo $file: yes || echo $file: no
+    done
+    """
+    volume: dict[str, Any] = {
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "mounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    async with node_world() as here:
+        await here.start()
+        told = await run(here, script, {"readOnlyRootFilesystem": True}, **volume)
+        assert told == {"/root-file": "no", "/etc/file": "no", "/usr/file": "no", "/data/file": "yes"}
+        told = await run(here, script, {}, **volume)
+        assert set(told.values()) == {"yes"}
+
+
+@pytest.mark.root
+async def test_sysctls_are_set_for_the_pod_alone() -> None:
+    before = read("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    script = (
+        "echo port: $(cat /proc/sys/net/ipv4/ip_unprivileged_port_start); "
+        "echo shm: $(cat /proc/sys/kernel/shm_rmid_forced)"
+    )
+    context = {
+        "sysctls": [
+            {"name": "net/ipv4/ip_unprivileged_port_start", "value": "81"},
+            {"name": "kernel.shm_rmid_forced", "value": "1"},
+        ]
+    }
+    async with node_world() as here:
+        await here.start()
+        told = await run(here, script, {}, securityContext=context)
+        assert told == {"port": "81", "shm": "1"}
+    assert read("/proc/sys/net/ipv4/ip_unprivileged_port_start") == before
+
+
+@pytest.mark.root
+async def test_sysctls_of_a_network_that_is_the_nodes_are_not_set() -> None:
+    async with node_world() as here:
+        await here.start(pod_network="host")
+        context = sysctl("net.ipv4.ip_unprivileged_port_start")
+        await here.pod(container={"image": "i", "command": ["/bin/true"]}, securityContext=context)
+        await here.until_told("cannot be set: the pod shares the network of its node")
+
+
+@pytest.mark.root
+async def test_an_ephemeral_container_is_confined_as_any_other() -> None:
+    context = {
+        "capabilities": {"drop": ["ALL"]},
+        "allowPrivilegeEscalation": False,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    debugger = {
+        "name": "debug",
+        "image": "busybox",
+        "command": ["/bin/sh", "-c", STATUS],
+        "securityContext": context,
+    }
+    async with node_world() as here:
+        await here.start()
+        made = await here.pod()
+        await here.until_ready()
+        patch = {"spec": {"ephemeralContainers": [debugger]}}
+        await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
+
+        async def ended() -> bool:
+            statuses = (await _status(here)).ephemeral_container_statuses
+            return bool(statuses and statuses[0].state.terminated)
+
+        await until(ended, here.patience)
+        path = here.paths.real(here.paths.log_file("default", "app", made.uid, "debug", 0))
+        log = read(path)
+        assert "CapBnd:\t0000000000000000" in log
+        assert "NoNewPrivs:\t1" in log
+        assert "Seccomp:\t2" in log
 
 
 # --- seccomp, asked of the kernel

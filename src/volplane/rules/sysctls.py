@@ -12,6 +12,7 @@ Namespace = Literal["ipc", "net", ""]
 
 LONGEST_NAME = 253
 NAME_REGEX = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
+_SWAPPED = str.maketrans("./", "/.")
 _SEGMENT = re.compile(r"[a-z0-9]([-_a-z0-9]*[a-z0-9])?")
 
 # Each is of one namespace and cannot hurt other pods or the node, as upstream's kubelet sees it.
@@ -46,7 +47,13 @@ def is_name(name: str) -> bool:
 def with_dots(name: str) -> str:
     """The spelling with dots between the segments: of `net/ipv4/conf/eth0.1/x` the dot becomes a slash."""
     first = next((letter for letter in name if letter in "./"), ".")
-    return name if first == "." else name.translate(str.maketrans("./", "/."))
+    return name if first == "." else name.translate(_SWAPPED)
+
+
+def plain(name: str) -> str:
+    """The spelling with dots only, or the path below /proc/sys where a segment has a dot of its own."""
+    dotted = with_dots(name)
+    return dotted.translate(_SWAPPED) if "/" in dotted else dotted
 
 
 def namespace_of(name: str) -> Namespace:

@@ -60,7 +60,7 @@ class Security(Struct, frozen=True):
     readonly_root: bool = False
     seccomp: Literal["Unconfined", "RuntimeDefault", "Localhost"] = "Unconfined"
     seccomp_file: str = ""  # of Localhost: below the kubelet's directory for profiles
-    sysctls: Mapping[str, str] = {}  # by names with dots
+    sysctls: Mapping[str, str] = {}  # by names with dots only, or by paths
     proc_mount: ProcMount = "Default"
 
     @property
@@ -125,7 +125,7 @@ def resolve(pod: Pod, container: Container, *, seccomp_default: bool = False) ->
         readonly_root=bool(own.read_only_root_filesystem),
         seccomp=profile.type,  # type: ignore[arg-type]  # _seccomp has checked it
         seccomp_file=profile.localhost_profile or "",
-        sysctls={sysctls.with_dots(sysctl.name): sysctl.value for sysctl in shared.sysctls},
+        sysctls={sysctls.plain(sysctl.name): sysctl.value for sysctl in shared.sysctls},
         proc_mount=_proc_mount(own.proc_mount),
     )
 

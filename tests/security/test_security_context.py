@@ -325,6 +325,7 @@ async def test_a_pod_with_a_forbidden_sysctl_fails_and_says_why() -> None:
         await here.until_phase("Failed")
         status = await _status(here)
         assert status.reason == "SysctlForbidden"
+        assert status.container_statuses == ()  # kubectl would show those instead of the reason
         assert status.message == 'Pod was rejected: forbidden sysctl: "kernel.msgmax" not allowlisted'
         await here.until_told('forbidden sysctl: "kernel.msgmax" not allowlisted')
         await here.delete()

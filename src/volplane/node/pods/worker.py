@@ -98,6 +98,7 @@ class PodWorker:
         self._deadline = 0.0  # of the stop that is under way
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
+        self._admitted = True
         self._started_at = pod.status.start_time or clock.stamp()
         self._pusher = StatusPusher(shared.client, pod, self._status)
         shared.volumes.expect(pod.uid)
@@ -218,6 +219,7 @@ class PodWorker:
     async def _live(self) -> None:
         running = any(record.running for record in self.records.values())  # admitted in an earlier life
         if not running and (refusal := self.shared.refuse(self.pod)):
+            self._admitted = False
             self._reason, self._message = refusal.reason, f"Pod was rejected: {refusal.message}"
             self.shared.kit.events.warning(self.pod, refusal.reason, refusal.message)
             return
@@ -403,6 +405,7 @@ class PodWorker:
             ended=self._ended,
             reason=self._reason,
             message=self._message,
+            admitted=self._admitted,
         )
         return pod_status(self.pod, facts, clock.stamp(), before)
 

@@ -17,6 +17,7 @@ need redis-server redis-server
 need ip iproute2
 need modprobe kmod
 case $(uname -m) in x86_64 | i?86) need linux.uml user-mode-linux ;; esac # Debian has it for no other
+ls /usr/lib/*/libseccomp.so.2 /usr/lib*/libseccomp.so.2 2>/dev/null | grep -q . || missing="$missing libseccomp2"
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

@@ -151,7 +151,7 @@ class App:
             return await self.streams.proxy(self.backend, target.name, target.below, request)
         call = self._call(request, user, entry, act, target)
         call.warnings.extend(entry.strategy.warnings)
-        seen.warnings = call.warnings
+        seen.warnings, seen.annotations = call.warnings, call.annotations
         return await self._serve(request, entry, call)
 
     def _user(self, request: Request, seen: Seen) -> User:

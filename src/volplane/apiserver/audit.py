@@ -41,6 +41,7 @@ class Seen:
 
     __slots__ = (
         "act",
+        "annotations",
         "error",
         "impersonated",
         "resource",
@@ -55,6 +56,7 @@ class Seen:
         self.verb = ""
         self.resource = ""
         self.warnings: list[str] = []
+        self.annotations: Mapping[str, str] = {}
         self.user: User | None = None
         self.impersonated: User | None = None
         self.act: Act | None = None
@@ -187,6 +189,7 @@ def _event(request: Request, seen: Seen, audit_id: str, received: datetime, code
         event["annotations"] = {
             "authorization.k8s.io/decision": "allow" if seen.verdict.allowed else "forbid",
             "authorization.k8s.io/reason": seen.verdict.reason,
+            **seen.annotations,
         }
     return event
 

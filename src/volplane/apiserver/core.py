@@ -30,6 +30,7 @@ from volplane.apiserver.crd.emptying import Emptying
 from volplane.apiserver.crd.keeper import Keeper
 from volplane.apiserver.housekeeping import keep_house
 from volplane.apiserver.local import Local
+from volplane.apiserver.podsecurity import PodSecurity
 from volplane.apiserver.registry import Registry
 from volplane.apiserver.served import SERVED
 from volplane.apiserver.strategies.namespaces import NamespaceStrategy
@@ -48,6 +49,7 @@ class Core:
             Escalation(self.backend, self.rbac, self.authority),
             Signers(self.authority),
         ]
+        self.backend.admission.validators = [PodSecurity()]
         self._following = Following(self.backend)
         self._following.feed(graph, Pod, PersistentVolume, VolumeAttachment)
         self._following.feed(self.rbac, ClusterRole, Role, ClusterRoleBinding, RoleBinding)

@@ -252,7 +252,8 @@ class Separate:
         for field in NodeSettings.__struct_fields__:
             value = getattr(settings, field)
             if value != getattr(plain, field):
-                flags.append(f"--{field.replace('_', '-')}={value}")
+                shown = ",".join(value) if isinstance(value, tuple) else value
+                flags.append(f"--{field.replace('_', '-')}={shown}")
         if self.settings.latency:
             flags.append(f"--latency={self.settings.latency}")
         if self.brought.programs:

@@ -72,6 +72,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_container_restart_period: Annotated[
         Duration, about("longest delay before a failed container restarts (CrashLoopBackOff)")
     ] = 300.0
+    seccomp_default: Annotated[
+        bool, about("apply the seccomp profile RuntimeDefault to containers that name none")
+    ] = False
+    allowed_unsafe_sysctls: Annotated[
+        tuple[str, ...],
+        about("sysctls or patterns ending in * that pods may set beside the safe ones", value="NAMES"),
+    ] = ()
     max_wait_for_unmount: Annotated[
         Duration,
         about("time a node that is not ready gets to unmount a volume before it is detached by force"),
@@ -97,6 +104,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.pod_network not in (BRIDGE, HOST):
             raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
         manager.chosen(self.controllers)  # raises UnknownController
+        NodeSettings(allowed_unsafe_sysctls=self.allowed_unsafe_sysctls)  # raises ValueError
 
 
 class Cluster:
@@ -356,6 +364,8 @@ def node_settings(authority: Authority, member: Member, memory: Memory, settings
         cluster_host="127.0.0.1",
         cluster_port=memory.port,
         max_container_restart_period=settings.max_container_restart_period,
+        seccomp_default=settings.seccomp_default,
+        allowed_unsafe_sysctls=settings.allowed_unsafe_sysctls,
         pod_network=BRIDGE if memory.pod_range else HOST,
         pod_cidr=str(ranges.share(IPv4Network(memory.pod_range), member.index)) if memory.pod_range else "",
         cluster_cidr=memory.pod_range,

@@ -70,6 +70,11 @@ class NodePaths:
         return f"{self.wire_root}/containers"
 
     @property
+    def seccomp(self) -> str:
+        """Where profiles of type Localhost lie."""
+        return f"{self.wire_root}/seccomp"
+
+    @property
     def logs(self) -> str:
         return POD_LOGS
 

@@ -41,6 +41,10 @@ def system_info(instance: str) -> NodeSystemInfo:
     )
 
 
+def has_app_armor() -> bool:
+    return _line("/sys/module/apparmor/parameters/enabled").startswith("Y")
+
+
 def capacity(root: str, max_pods: int, overrides: Mapping[str, str]) -> dict[str, str]:
     disk = os.statvfs(root)
     found = {

@@ -13,6 +13,7 @@ import os
 import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 
 from volplane import web
 from volplane.api.core import Pod
@@ -40,6 +41,7 @@ from volplane.node.pods.building import Builder
 from volplane.node.pods.container import Kit, finished
 from volplane.node.pods.keeper import Pods
 from volplane.node.pods.runtimes import Runtimes
+from volplane.node.pods.security_context import NO_APP_ARMOR, NOT_BY_US, refuse_pod
 from volplane.node.pods.worker import Shared
 from volplane.node.programs import Programs
 from volplane.node.reconstruct import attachability, reconstruct
@@ -47,6 +49,7 @@ from volplane.node.settings import CLIENT_PAIR, NodeSettings, pki_of
 from volplane.node.sources import Sources
 from volplane.node.stats import VolumeStats
 from volplane.node.status import NodeObject
+from volplane.rules import sysctls
 from volplane.volumes import kinds
 from volplane.volumes.base import Plugin, Site, Spec
 from volplane.volumes.csi import Drivers
@@ -104,7 +107,13 @@ class NodeRole:
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
         )
         self.runtimes = Runtimes(TaskRuntime(images, paths), self._processes)
-        builder = Builder(site, _cluster_variables(settings), programs or Programs(), settings.node_ip)
+        builder = Builder(
+            site,
+            _cluster_variables(settings),
+            programs or Programs(),
+            settings.node_ip,
+            settings.seccomp_default,
+        )
         self.network = PodNetwork(settings, host, paths, is_builtin=self.runtimes.is_builtin)
         self.network.on_range = self.object.set_pod_cidr
         kit = Kit(
@@ -121,6 +130,9 @@ class NodeRole:
             host_ip=settings.node_ip,
             mount_timeout=settings.pod_mount_timeout,
         )
+        app_armor = NOT_BY_US if machine.has_app_armor() else NO_APP_ARMOR
+        allowed = sysctls.allow(settings.allowed_unsafe_sysctls)
+        shared.refuse = partial(refuse_pod, allowed=allowed, app_armor=app_armor)
         self.pods = Pods(client, self.name, shared)
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)

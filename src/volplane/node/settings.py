@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from volplane.base.settings import Duration, about
+from volplane.rules import sysctls
 
 CLIENT_PAIR = "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
 BRIDGE, HOST = "bridge", "host"
@@ -48,6 +49,13 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     ] = ""
     provider_id: Annotated[str, about("providerID of the Node", value="ID")] = ""
     max_pods: Annotated[int, about("pods that the node accepts")] = 110
+    seccomp_default: Annotated[
+        bool, about("apply the seccomp profile RuntimeDefault to containers that name none")
+    ] = False
+    allowed_unsafe_sysctls: Annotated[
+        tuple[str, ...],
+        about("sysctls or patterns ending in * that pods may set beside the safe ones", value="NAMES"),
+    ] = ()
     max_container_restart_period: Annotated[
         Duration, about("longest delay before a failed container restarts (CrashLoopBackOff)")
     ] = 300.0
@@ -103,6 +111,10 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.pod_network not in (BRIDGE, HOST):
             raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
+        try:
+            sysctls.allow(self.allowed_unsafe_sysctls)
+        except ValueError as error:
+            raise ValueError(f"--allowed-unsafe-sysctls: {error}") from error
 
 
 def pki_of(settings: NodeSettings) -> str:

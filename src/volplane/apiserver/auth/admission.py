@@ -1,7 +1,7 @@
 """Admission by who asks: judges that may refuse a write, whatever its kind says about it.
 
-The verbs call these after the kind's own admission and before validation; a judge raises an error of
-`api.errors` or says nothing.
+The verbs call judges after the kind's own admission and before validation, and validators after validation
+with the object as it will be stored. Both raise an error of `api.errors` or say nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ class Judge(Protocol):
         """An object posted below another: a token request, an eviction, a binding."""
 
 
+class Validator(Protocol):
+    async def validate_create(self, call: Call, obj: Any) -> None: ...
+
+    async def validate_update(self, call: Call, old: Any, new: Any) -> None:
+        """Also for /status and other parts: `call.subresource` tells."""
+
+
 class Admission:
-    def __init__(self, judges: Sequence[Judge] = ()) -> None:
+    def __init__(self, judges: Sequence[Judge] = (), validators: Sequence[Validator] = ()) -> None:
         self.judges = judges
+        self.validators = validators
 
     async def create(self, call: Call, obj: Any) -> None:
         for judge in self.judges:
@@ -43,3 +51,11 @@ class Admission:
     async def post(self, call: Call, obj: Any) -> None:
         for judge in self.judges:
             await judge.post(call, obj)
+
+    async def validate_create(self, call: Call, obj: Any) -> None:
+        for validator in self.validators:
+            await validator.validate_create(call, obj)
+
+    async def validate_update(self, call: Call, old: Any, new: Any) -> None:
+        for validator in self.validators:
+            await validator.validate_update(call, old, new)

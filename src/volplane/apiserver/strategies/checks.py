@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -46,6 +47,21 @@ def subdomain(path: str, value: str) -> list[Cause]:
 
 def label(path: str, value: str) -> list[Cause]:
     return [invalid(path, value, text) for text in naming.label(value, False)]
+
+
+def ip(path: str, value: str) -> list[Cause]:
+    """An address as upstream's older fields take it: numbers of IPv4 may have leading zeros."""
+    parts = value.split(".")
+    if all(part.isascii() and part.isdigit() for part in parts):
+        value = ".".join(str(int(part[:20])) for part in parts)
+    try:
+        address = ipaddress.ip_address(value)
+    except ValueError:
+        address = None
+    if address is None or "%" in value:
+        told = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+        return [invalid(path, ".".join(parts), told)]
+    return []
 
 
 def qualified(path: str, value: str) -> list[Cause]:

@@ -95,8 +95,10 @@ async def _store(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
     for _ in range(tries):
         name = meta.name or (names.generate(meta.generate_name) if meta.generate_name else "")
         named = shape.with_metadata(obj, structs.replace(meta, name=name))
+        named = _checked(entry, call, named)
+        await backend.admission.validate_create(call, named)
         try:
-            return await _commit(backend, entry, call, _checked(entry, call, named), name)
+            return await _commit(backend, entry, call, named, name)
         except Exists:
             continue
     raise await _taken(backend, entry, call, name, generated=tries > 1)

@@ -115,6 +115,7 @@ async def _settle(
     if part.counts:
         new = _counted(entry, old, new)
     _validate(entry, call, old, new, part)
+    await backend.admission.validate_update(call, old, new)
     return await commit(backend, entry, call, record, old, new)
 
 

@@ -19,20 +19,21 @@ from volplane.api.core import (
     HostIP,
     Pod,
     PodIP,
-    PodSecurityContext,
-    SecurityContext,
     VolumeDevice,
     VolumeMount,
 )
 from volplane.host import atomic_write
+from volplane.node.containers import seccomp
 from volplane.node.containers.base import ContainerSpec, Device, Mount, Propagation
 from volplane.node.manager import Mounted
 from volplane.node.network import Place
-from volplane.node.pods.environment import ConfigError, Environment
+from volplane.node.pods.environment import ConfigError, CreateError, Environment
 from volplane.node.pods.expansion import Unknown, expand, expand_strictly
 from volplane.node.pods.runtimes import own_command
+from volplane.node.pods.security_context import Security, check_user, resolve
 from volplane.node.programs import Program, Programs
 from volplane.node.subpaths import BadSubPath, bind_subpath
+from volplane.rules.sysctls import namespace_of
 from volplane.volumes.base import Site
 
 PAUSE = ("/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
@@ -56,6 +57,7 @@ class Builder(Struct, frozen=True):
     cluster: Mapping[str, str]  # variables that lead to the API server
     programs: Programs = Programs()  # of this machine, in the place of images
     host_ip: str = ""
+    seccomp_default: bool = False  # RuntimeDefault for containers that name no seccomp profile
 
     async def build(
         self,
@@ -87,8 +89,8 @@ class Builder(Struct, frozen=True):
             mounts += self._own_files(pod, container, attempt)
         if program is not None:
             mounts += _brought(program, mounts)
-        who = _identity(pod, container)
-        return ContainerSpec(
+        security = resolve(pod, container, seccomp_default=self.seccomp_default)
+        spec = ContainerSpec(
             id=id,
             pod_uid=pod.uid,
             pod_name=pod.name,
@@ -102,10 +104,10 @@ class Builder(Struct, frozen=True):
             hostname=hostname(pod),
             mounts=tuple(mounts),
             devices=tuple(_device(container, d, volumes) for d in container.volume_devices),
-            user=who.user,
-            group=who.group,
-            groups=who.groups,
-            privileged=_is_privileged(container),
+            user=security.user,
+            group=security.group,
+            groups=security.groups,
+            privileged=security.privileged,
             attempt=attempt,
             log_path=site.paths.real(
                 site.paths.log_file(pod.namespace, pod.name, pod.uid, container.name, attempt)
@@ -118,6 +120,40 @@ class Builder(Struct, frozen=True):
             network="" if builtin else place.namespace,
             stop_signal=stop_signal(container) or "SIGTERM",
         )
+        # Built-in images are coroutines of this process: what limits a process cannot limit them.
+        return spec if builtin else await self._confine(spec, pod, container, security)
+
+    async def _confine(
+        self, spec: ContainerSpec, pod: Pod, container: Container, security: Security
+    ) -> ContainerSpec:
+        check_user(pod, container)
+        for name in security.sysctls:
+            if namespace_of(name) == "net" and not spec.network:
+                raise CreateError(f'sysctl "{name}" cannot be set: the pod shares the network of its node')
+        return structs.replace(
+            spec,
+            capabilities=security.capabilities,
+            no_new_privs=security.no_new_privs,
+            readonly_root=security.readonly_root,
+            seccomp=await self._seccomp(security),
+            sysctls=security.sysctls,
+            proc_mount=security.proc_mount,
+        )
+
+    async def _seccomp(self, security: Security) -> str:
+        """The compiled filter; "" for none."""
+        host, capabilities = self.site.host, security.effective_capabilities
+        try:
+            match security.seccomp:
+                case "RuntimeDefault":
+                    return await host.call(seccomp.compile_default, capabilities)
+                case "Localhost":
+                    path = self.site.paths.real(f"{self.site.paths.seccomp}/{security.seccomp_file}")
+                    return await host.call(seccomp.compile_file, path, capabilities)
+                case _:
+                    return ""
+        except seccomp.CannotCompile as error:
+            raise CreateError(str(error)) from error
 
     def _placed(self, pod: Pod, place: Place) -> Pod:
         """As its status will be in a moment: its first container wants to know its address, too."""
@@ -213,25 +249,6 @@ def _device(container: Container, device: VolumeDevice, volumes: Mapping[str, Mo
     return Device(volume.path, device.device_path, "r" if volume.readonly else "mrw")
 
 
-class _Identity(Struct, frozen=True):
-    user: int | None
-    group: int | None
-    groups: tuple[int, ...]
-
-
-def _identity(pod: Pod, container: Container) -> _Identity:
-    """Whom the container runs as: what it says itself counts more than what its pod says."""
-    own = container.security_context or SecurityContext()
-    shared = pod.spec.security_context or PodSecurityContext()
-    user = shared.run_as_user if own.run_as_user is None else own.run_as_user
-    group = shared.run_as_group if own.run_as_group is None else own.run_as_group
-    not_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
-    if not_root and not user:
-        raise ConfigError("container has runAsNonRoot and image will run as root")
-    groups = dict.fromkeys((*shared.supplemental_groups, *_given(shared.fs_group)))
-    return _Identity(user, group, tuple(groups))
-
-
 def stop_signal(container: Container) -> str | None:
     return container.lifecycle.stop_signal if container.lifecycle else None
 
@@ -252,10 +269,6 @@ def _subpath(mount: VolumeMount, variables: Mapping[str, str]) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise ConfigError(f"subPath {path!r} must be a relative path without '..'")
     return posixpath.normpath(path) if path else ""
-
-
-def _given(value: int | None) -> tuple[int, ...]:
-    return () if value is None else (value,)
 
 
 def _is_privileged(container: Container) -> bool:

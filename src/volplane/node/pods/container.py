@@ -131,7 +131,7 @@ class ContainerLoop:
             with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
                 await self._launch(pod, volumes, place, number, builtin=builtin)
         except ConfigError as error:
-            return self._cannot("CreateContainerConfigError", "Failed", f"Error: {error}", str(error))
+            return self._cannot(error.reason, "Failed", f"Error: {error}", str(error))
         except (ContainerError, OSError) as error:
             return self._cannot("RunContainerError", "Failed", f"Error: {error}", str(error))
         await self._forget_old(pod.uid, number)

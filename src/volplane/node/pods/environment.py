@@ -17,6 +17,14 @@ T = TypeVar("T", ConfigMap, Secret)
 class ConfigError(Exception):
     """The container cannot be made as it is described; the text is for the user."""
 
+    reason = "CreateContainerConfigError"  # why the container waits
+
+
+class CreateError(ConfigError):
+    """What is described is clear, but this node cannot do it."""
+
+    reason = "CreateContainerError"
+
 
 class Environment:
     """Reads each config map and secret once per container."""

@@ -45,6 +45,9 @@ class Facts(Struct, frozen=True):
     ended: bool = False
     reason: str = ""  # of a pod that was failed as a whole (DeadlineExceeded, …)
     message: str = ""
+    admitted: bool = (
+        True  # a pod that is not has no containers to tell of, so that its reason is what is shown
+    )
 
 
 def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] | None = None) -> PodStatus:
@@ -65,13 +68,13 @@ def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] 
         start_time=facts.started_at or None,
         init_container_statuses=tuple(
             _container(c, facts.records.get(c.name, NOTHING), INITIALIZING, init=True)
-            for c in pod.spec.init_containers
+            for c in (pod.spec.init_containers if facts.admitted else ())
         ),
         container_statuses=tuple(
             _container(
                 c, facts.records.get(c.name, NOTHING), CREATING if initialized else INITIALIZING, init=False
             )
-            for c in pod.spec.containers
+            for c in (pod.spec.containers if facts.admitted else ())
         ),
         ephemeral_container_statuses=tuple(
             msgspec.structs.replace(

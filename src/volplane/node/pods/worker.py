@@ -26,6 +26,7 @@ from volplane.node.pods.adoption import MARKER, adopt, write_marker
 from volplane.node.pods.container import ContainerLoop, Kit
 from volplane.node.pods.pushing import StatusPusher
 from volplane.node.pods.records import NOTHING, Record, all_containers, debuggers, is_sidecar
+from volplane.node.pods.security_context import Refusal, refuse_sandbox
 from volplane.node.pods.status import Facts, pod_status
 from volplane.node.reconstruct import remove_pod_directory
 from volplane.rules import pods as rules
@@ -53,10 +54,18 @@ async def _hopeful(pod: str) -> str:
     return ""
 
 
+Refuse = Callable[[Pod], Refusal | None]  # why the node does not admit a pod
+
+
+def _refuse_none(pod: Pod) -> Refusal | None:
+    return None
+
+
 class Shared:
     """What all pods of a node have in common."""
 
     hopeless: Hopeless = staticmethod(_hopeful)
+    refuse: Refuse = staticmethod(_refuse_none)
 
     def __init__(
         self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str, mount_timeout: float
@@ -89,6 +98,7 @@ class PodWorker:
         self._deadline = 0.0  # of the stop that is under way
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
+        self._admitted = True
         self._started_at = pod.status.start_time or clock.stamp()
         self._pusher = StatusPusher(shared.client, pod, self._status)
         shared.volumes.expect(pod.uid)
@@ -207,6 +217,12 @@ class PodWorker:
         )
 
     async def _live(self) -> None:
+        running = any(record.running for record in self.records.values())  # admitted in an earlier life
+        if not running and (refusal := self.shared.refuse(self.pod)):
+            self._admitted = False
+            self._reason, self._message = refusal.reason, f"Pod was rejected: {refusal.message}"
+            self.shared.kit.events.warning(self.pod, refusal.reason, refusal.message)
+            return
         self._pusher.push(urgent=False)
         try:
             async with asyncio.timeout(self._time_left()):
@@ -267,6 +283,8 @@ class PodWorker:
         pause = FIRST_PAUSE
         while self._place is None:
             try:
+                if why := refuse_sandbox(self.pod):
+                    raise NoNetwork(why)
                 self._place = await self.shared.network.join(self.pod, self._pids)
             except NoNetwork as error:
                 words = f"Failed to create pod sandbox: {error}"
@@ -389,6 +407,7 @@ class PodWorker:
             ended=self._ended,
             reason=self._reason,
             message=self._message,
+            admitted=self._admitted,
         )
         return pod_status(self.pod, facts, clock.stamp(), before)
 

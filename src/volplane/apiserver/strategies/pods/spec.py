@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from volplane.api.core import Affinity, NodeAffinity, PodSecurityContext, PodSpec, PodTemplateSpec, Toleration
+from volplane.api.core import Affinity, HostAlias, NodeAffinity, PodSpec, PodTemplateSpec, Toleration
 from volplane.api.errors import Cause, duplicate, forbidden, invalid, not_supported, required
 from volplane.apiserver.strategies import checks
+from volplane.apiserver.strategies.pods import security
 from volplane.apiserver.strategies.pods.containers import containers, init_containers
 from volplane.apiserver.strategies.pods.ephemeral import ephemeral_containers
 from volplane.apiserver.strategies.pods.volumes import volumes
@@ -28,10 +29,11 @@ def pod_spec(path: str, spec: PodSpec, *, pod: str = "", is_pod: bool = True) ->
     wrong += checks.one_of(f"{path}.restartPolicy", spec.restart_policy, RESTART_POLICIES)
     wrong += checks.one_of(f"{path}.dnsPolicy", spec.dns_policy, DNS_POLICIES)
     wrong += checks.labels(f"{path}.nodeSelector", spec.node_selector)
-    wrong += _security(f"{path}.securityContext", spec, spec.security_context)
+    wrong += security.validate(path, spec)
     wrong += _affinity(f"{path}.affinity", spec.affinity)
     wrong += tolerations(f"{path}.tolerations", spec.tolerations)
     wrong += _spread(f"{path}.topologySpreadConstraints", spec)
+    wrong += _host_aliases(f"{path}.hostAliases", spec.host_aliases)
     return wrong + _names(path, spec) + _gates(f"{path}.schedulingGates", spec)
 
 
@@ -78,29 +80,13 @@ def _host_network(path: str, spec: PodSpec, is_pod: bool) -> list[Cause]:
     ]
 
 
-def _security(path: str, spec: PodSpec, context: PodSecurityContext | None) -> list[Cause]:
-    if context is None:
-        return []
+def _host_aliases(path: str, aliases: tuple[HostAlias, ...]) -> list[Cause]:
+    """They are written into /etc/hosts as they are: a line break or a blank would make lines of their own."""
     wrong: list[Cause] = []
-    ids = (
-        ("fsGroup", context.fs_group),
-        ("runAsUser", context.run_as_user),
-        ("runAsGroup", context.run_as_group),
-    )
-    for name, number in ids:
-        if number is not None:
-            wrong += checks.between(f"{path}.{name}", number, 0, checks.MAX_INT32)
-    for at, group in enumerate(context.supplemental_groups):
-        wrong += checks.between(f"{path}.supplementalGroups[{at}]", group, 0, checks.MAX_INT32)
-    if spec.share_process_namespace and spec.host_pid:
-        told = "ShareProcessNamespace and HostPID cannot both be enabled"
-        wrong.append(invalid(f"{path}.shareProcessNamespace", True, told))
-    if context.fs_group_change_policy is not None:
-        here = f"{path}.fsGroupChangePolicy"
-        wrong += checks.one_of(here, context.fs_group_change_policy, ("Always", "OnRootMismatch"))
-    if context.se_linux_change_policy is not None:
-        # MountOption is for those who have upstream's gate SELinuxMount, which is off in 1.35.
-        wrong += checks.one_of(f"{path}.seLinuxChangePolicy", context.se_linux_change_policy, ("Recursive",))
+    for at, alias in enumerate(aliases):
+        wrong += checks.ip(f"{path}[{at}].ip", alias.ip)
+        for index, name in enumerate(alias.hostnames):
+            wrong += checks.subdomain(f"{path}[{at}].hostnames[{index}]", name)
     return wrong
 
 

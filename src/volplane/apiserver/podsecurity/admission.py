@@ -1,0 +1,197 @@
+"""Applies a namespace's Pod Security policy to what is written in it.
+
+Pods are refused; objects that make pods are only warned about, for it is their pods that are refused. The
+checks run after validation on the object as it will be stored, so that nothing a request says but does not
+get counts. A namespace without labels costs the look at its labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
+from volplane.api.batch import CronJob, Job
+from volplane.api.core import (
+    Container,
+    EphemeralContainer,
+    Namespace,
+    Pod,
+    PodSpec,
+    PodTemplate,
+    PodTemplateSpec,
+    ReplicationController,
+)
+from volplane.api.errors import Forbidden, InternalError, Invalid
+from volplane.api.meta import ObjectMeta
+from volplane.apiserver.auth.texts import quoted
+from volplane.apiserver.podsecurity.policy import PREFIX, LevelVersion, Policy, is_stricter, read_policy
+from volplane.apiserver.podsecurity.standards import Finding, evaluate
+from volplane.apiserver.strategy import Call
+
+MOST_PODS = 3000  # of a namespace that are looked at when its level is raised
+ENFORCED, VIOLATIONS, ERROR = f"{PREFIX}enforce-policy", f"{PREFIX}audit-violations", f"{PREFIX}error"
+
+_TEMPLATED = (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job)
+_WORKLOADS = frozenset({*_TEMPLATED, CronJob, PodTemplate, ReplicationController})
+_REGARDED = _WORKLOADS | {Pod, Namespace}
+_NO_SPEC = frozenset(
+    {"status", "binding", "eviction"}
+)  # parts of a pod that leave its containers as they are
+
+
+class PodSecurity:
+    """A validator of admission, see `auth.admission`."""
+
+    async def validate_create(self, call: Call, obj: Any) -> None:
+        if type(obj) not in _REGARDED:
+            return
+        if isinstance(obj, Namespace):
+            if wrong := read_policy(obj.metadata.labels).wrong:
+                raise Invalid.of(call.kind, obj.name, wrong)
+        elif isinstance(obj, Pod):
+            await _check_pod(call, obj)
+        else:
+            await _warn_of_template(call, obj)
+
+    async def validate_update(self, call: Call, old: Any, new: Any) -> None:
+        if type(new) not in _REGARDED:
+            return
+        if isinstance(new, Pod):
+            if call.subresource not in _NO_SPEC and _runs_something_else(old.spec, new.spec):
+                await _check_pod(call, new)
+        elif call.subresource:
+            return
+        elif isinstance(new, Namespace):
+            await _update_namespace(call, old, new)
+        else:
+            await _warn_of_template(call, new)
+
+
+# --- pods and what makes them
+
+
+async def _check_pod(call: Call, pod: Pod) -> None:
+    policy = await _policy_of(call)
+    call.annotations[ENFORCED] = str(policy.enforce)
+    if policy.allows_all:
+        return
+    if found := evaluate(policy.enforce, pod.metadata, pod.spec):
+        _audit(call, policy, pod.metadata, pod.spec)
+        why = f"violates PodSecurity {_told(policy.enforce, found)}"
+        raise Forbidden.to(call.kind, pod.name or call.name, why)
+    _audit(call, policy, pod.metadata, pod.spec)
+    if policy.warn != policy.enforce:
+        _warn(call, policy.warn, pod.metadata, pod.spec)
+
+
+async def _warn_of_template(call: Call, obj: Any) -> None:
+    policy = await _policy_of(call)
+    template = None if policy.is_silent else _template(obj)
+    if template is not None:
+        _audit(call, policy, template.metadata, template.spec)
+        _warn(call, policy.warn, template.metadata, template.spec)
+
+
+async def _policy_of(call: Call) -> Policy:
+    namespace = await call.reader.get(Namespace, call.namespace)
+    if namespace is None:
+        raise InternalError.because(f"failed to lookup namespace {quoted(call.namespace)}")
+    return read_policy(namespace.metadata.labels)
+
+
+def _template(obj: Any) -> PodTemplateSpec | None:
+    template: PodTemplateSpec | None
+    if isinstance(obj, CronJob):
+        template = obj.spec.job_template.spec.template
+    else:
+        template = obj.template if isinstance(obj, PodTemplate) else obj.spec.template
+    return template
+
+
+def _told(level: LevelVersion, found: Iterable[Finding]) -> str:
+    return f'"{level}": {", ".join(map(str, found))}'
+
+
+def _warn(call: Call, level: LevelVersion, meta: ObjectMeta, spec: PodSpec) -> None:
+    if found := evaluate(level, meta, spec):
+        _add_warnings(call, [f"would violate PodSecurity {_told(level, found)}"])
+
+
+def _audit(call: Call, policy: Policy, meta: ObjectMeta, spec: PodSpec) -> None:
+    if policy.wrong:
+        call.annotations[ERROR] = f"Failed to parse policy: {', '.join(map(str, policy.wrong))}"
+    if found := evaluate(policy.audit, meta, spec):
+        call.annotations[VIOLATIONS] = f"would violate PodSecurity {_told(policy.audit, found)}"
+
+
+def _add_warnings(call: Call, warnings: Iterable[str]) -> None:
+    """A write that lost a race is judged again, and says the same again."""
+    call.warnings.extend(warning for warning in warnings if warning not in call.warnings)
+
+
+def _runs_something_else(old: PodSpec, new: PodSpec) -> bool:
+    """Is there an image that was not there before? Nothing else that counts can change in a pod."""
+    if old is new:
+        return False
+    if _images(old.containers) != _images(new.containers):
+        return True
+    if _images(old.init_containers) != _images(new.init_containers):
+        return True
+    debuggers = {container.name: container.image for container in old.ephemeral_containers}
+    return any(debuggers.get(c.name) != c.image for c in new.ephemeral_containers)
+
+
+def _images(containers: Iterable[Container | EphemeralContainer]) -> list[str]:
+    return [container.image for container in containers]
+
+
+# --- namespaces
+
+
+async def _update_namespace(call: Call, old: Namespace, new: Namespace) -> None:
+    if old.metadata.labels == new.metadata.labels:
+        return
+    before, after = read_policy(old.metadata.labels), read_policy(new.metadata.labels)
+    if after.wrong and after.wrong != before.wrong:
+        raise Invalid.of(call.kind, new.name, after.wrong)
+    if is_stricter(after.enforce, before.enforce):
+        pods = await call.reader.list(Pod, new.name)
+        _add_warnings(call, _violations(new.name, after.enforce, pods))
+
+
+def _violations(namespace: str, level: LevelVersion, pods: Iterable[Pod]) -> list[str]:
+    """What is to be said of pods that are there already; those that are alike are told once."""
+    ordered = _one_of_each_first(pods)
+    names: dict[str, list[str]] = {}
+    for pod in ordered[:MOST_PODS]:
+        if found := evaluate(level, pod.metadata, pod.spec):
+            names.setdefault(", ".join(finding.reason for finding in found), []).append(pod.name)
+    warnings = []
+    if len(ordered) > MOST_PODS:
+        told = f"only checked against the first {MOST_PODS} of {len(ordered)} existing pods"
+        warnings.append(f"new PodSecurity enforce level {told}")
+    if names:
+        told = f'violate the new PodSecurity enforce level "{level}"'
+        warnings.append(f'existing pods in namespace "{namespace}" {told}')
+    return warnings + sorted(f"{_with_others(pods)}: {reasons}" for reasons, pods in names.items())
+
+
+def _one_of_each_first(pods: Iterable[Pod]) -> list[Pod]:
+    """Pods of one controller are alike: the first of each tells most."""
+    first: list[Pod] = []
+    more: list[Pod] = []
+    seen: set[str] = set()
+    for pod in pods:
+        owner = next((ref.uid for ref in pod.metadata.owner_references if ref.controller), "")
+        (more if owner in seen else first).append(pod)
+        if owner:
+            seen.add(owner)
+    return first + more
+
+
+def _with_others(pods: list[str]) -> str:
+    others = len(pods) - 1
+    if not others:
+        return pods[0]
+    return f"{min(pods)} (and {others} other pod{'' if others == 1 else 's'})"

@@ -1,0 +1,106 @@
+"""A namespace's labels as a policy: level and version of the standard for enforce, audit and warn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from msgspec import Struct
+
+from volplane.api.errors import Cause, invalid
+
+PREFIX = "pod-security.kubernetes.io/"
+MODES = ("enforce", "audit", "warn")
+LABELS = tuple(f"{PREFIX}{mode}{part}" for mode in MODES for part in ("", "-version"))
+PRIVILEGED, BASELINE, RESTRICTED = LEVELS = (
+    "privileged",
+    "baseline",
+    "restricted",
+)  # each stricter than before
+LATEST = "latest"
+
+_VERSION = re.compile(r"v1\.([0-9]|[1-9][0-9]*)", re.ASCII)
+_LONGEST_VERSION = 63  # of a label's value
+
+
+class LevelVersion(Struct, frozen=True):
+    level: str = PRIVILEGED
+    version: str = LATEST
+
+    def __str__(self) -> str:
+        return f"{self.level}:{self.version}"
+
+    @property
+    def minor(self) -> int | None:
+        """The minor version of Kubernetes whose checks count; None for the newest."""
+        return None if self.version == LATEST else int(self.version.removeprefix("v1."))
+
+
+class Policy(Struct, frozen=True):
+    enforce: LevelVersion = LevelVersion()
+    audit: LevelVersion = LevelVersion()
+    warn: LevelVersion = LevelVersion()
+    wrong: tuple[Cause, ...] = ()  # labels that cannot be read
+
+    @property
+    def allows_all(self) -> bool:
+        return not self.wrong and self.enforce.level == PRIVILEGED and self.is_silent
+
+    @property
+    def is_silent(self) -> bool:
+        """Neither audits nor warns, so that objects other than pods need not be looked at."""
+        return not self.wrong and self.audit.level == self.warn.level == PRIVILEGED
+
+
+NO_POLICY = Policy()
+
+
+def read_policy(labels: Mapping[str, str]) -> Policy:
+    """The policy that a namespace with these labels has; it always has one, also when labels are wrong."""
+    for label in LABELS:
+        if label in labels:
+            return _read(tuple(labels.get(name) for name in LABELS))
+    return NO_POLICY
+
+
+@lru_cache(maxsize=256)
+def _read(values: tuple[str | None, ...]) -> Policy:
+    given = dict(zip(LABELS, values, strict=True))
+    wrong: list[Cause] = []
+    read: dict[str, LevelVersion] = {}
+    for mode in MODES:
+        # Who cannot be understood is not let through; audit and warn refuse nobody, so they stay silent.
+        level = _level(given, f"{PREFIX}{mode}", RESTRICTED if mode == "enforce" else PRIVILEGED, wrong)
+        read[mode] = LevelVersion(level, _version(given, f"{PREFIX}{mode}-version", wrong))
+    enforce, warn = read["enforce"], read["warn"]
+    if given[f"{PREFIX}warn"] is None and given[f"{PREFIX}enforce"] == enforce.level != PRIVILEGED:
+        # What is enforced is warned of, too: a Deployment is accepted, and only its pods are refused.
+        version = enforce.version if given[f"{PREFIX}warn-version"] is None else warn.version
+        warn = LevelVersion(enforce.level, version)
+    return Policy(enforce, read["audit"], warn, tuple(wrong))
+
+
+def _level(given: Mapping[str, str | None], label: str, otherwise: str, wrong: list[Cause]) -> str:
+    value = given[label]
+    if value is None or value in LEVELS:
+        return value or PRIVILEGED
+    wrong.append(invalid(f"metadata.labels[{label}]", value, f"must be one of {', '.join(LEVELS)}"))
+    return otherwise
+
+
+def _version(given: Mapping[str, str | None], label: str, wrong: list[Cause]) -> str:
+    value = given[label]
+    if value is None or value == LATEST:
+        return LATEST
+    if len(value) <= _LONGEST_VERSION and _VERSION.fullmatch(value):
+        return value
+    wrong.append(invalid(f"metadata.labels[{label}]", value, 'must be "latest" or "v1.x"'))
+    return LATEST
+
+
+def is_stricter(new: LevelVersion, old: LevelVersion) -> bool:
+    """May pods that the old level allowed violate the new one?"""
+    if new == old or new.level == PRIVILEGED:
+        return False
+    return new.version != old.version or LEVELS.index(new.level) > LEVELS.index(old.level)

@@ -1,0 +1,199 @@
+"""What security contexts of a pod and its container ask for, as a runtime applies it. Pure.
+
+What cannot be applied is refused: a pod as a whole before anything of it is started (`refuse_pod`,
+`refuse_sandbox`), a container when it is created (`resolve`). Nothing is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from volplane.api.core import (
+    Capabilities,
+    Container,
+    Pod,
+    PodSecurityContext,
+    SeccompProfile,
+    SecurityContext,
+)
+from volplane.node.containers.base import DEFAULT_CAPABILITIES, ProcMount
+from volplane.node.pods.environment import ConfigError, CreateError
+from volplane.node.pods.records import all_containers
+from volplane.rules import sysctls
+
+SYSCTL_FORBIDDEN, APP_ARMOR, WRONG_OS = "SysctlForbidden", "AppArmor", "PodOSNotSupported"
+NO_APP_ARMOR = "AppArmor is not enabled on the host"
+NOT_BY_US = "this node's container runtime cannot apply AppArmor profiles"
+
+_APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
+_UNCONFINED = "Unconfined"
+
+# In the kernel's order.
+_CAPABILITIES = """
+CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
+NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT
+SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL
+SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
+"""
+CAPABILITIES = tuple(f"CAP_{name}" for name in _CAPABILITIES.split())
+
+
+class Refusal(Struct, frozen=True):
+    """Why a node does not run a pod; the reason is that of the pod's status and event."""
+
+    reason: str
+    message: str
+
+
+class Security(Struct, frozen=True):
+    """What a container runs with."""
+
+    user: int | None = None
+    group: int | None = None
+    groups: tuple[int, ...] = ()
+    privileged: bool = False
+    capabilities: tuple[str, ...] | None = None  # None: those that every container has
+    no_new_privs: bool = False
+    readonly_root: bool = False
+    seccomp: Literal["Unconfined", "RuntimeDefault", "Localhost"] = "Unconfined"
+    seccomp_file: str = ""  # of Localhost: below the kubelet's directory for profiles
+    sysctls: Mapping[str, str] = {}  # by names with dots only, or by paths
+    proc_mount: ProcMount = "Default"
+
+    @property
+    def effective_capabilities(self) -> tuple[str, ...]:
+        if self.privileged:
+            return CAPABILITIES
+        return DEFAULT_CAPABILITIES if self.capabilities is None else self.capabilities
+
+
+# --- whole pods
+
+
+def refuse_pod(pod: Pod, allowed: sysctls.Allowed, app_armor: str = NO_APP_ARMOR) -> Refusal | None:
+    """Why the kubelet does not admit the pod. `app_armor` says why no profile can be enforced."""
+    if pod.spec.os is not None and pod.spec.os.name != "linux":
+        return Refusal(WRONG_OS, "Failed to admit pod as the OS field doesn't match node OS")
+    for sysctl in (pod.spec.security_context or PodSecurityContext()).sysctls:
+        why = allowed.refusal(sysctl.name, host_network=pod.spec.host_network, host_ipc=pod.spec.host_ipc)
+        if why:
+            return Refusal(SYSCTL_FORBIDDEN, f"forbidden sysctl: {why}")
+    if any(_wants_app_armor(pod, container) for container in all_containers(pod)):
+        return Refusal(APP_ARMOR, f"Cannot enforce AppArmor: {app_armor}")
+    return None
+
+
+def _wants_app_armor(pod: Pod, container: Container) -> bool:
+    own = container.security_context.app_armor_profile if container.security_context else None
+    if own is not None:
+        return own.type != _UNCONFINED
+    annotation = pod.metadata.annotations.get(f"{_APP_ARMOR_ANNOTATION}{container.name}")
+    if annotation is not None:
+        return annotation not in ("", "unconfined")
+    shared = pod.spec.security_context.app_armor_profile if pod.spec.security_context else None
+    return shared is not None and shared.type != _UNCONFINED
+
+
+def refuse_sandbox(pod: Pod) -> str:
+    """Why the pod cannot have the namespaces it asks for; "" if it can."""
+    if pod.spec.host_users is False:
+        return (
+            "hostUsers is false, and this node's container runtime has no user namespaces: set it to true or "
+            "remove it"
+        )
+    return ""
+
+
+# --- containers
+
+
+def resolve(pod: Pod, container: Container, *, seccomp_default: bool = False) -> Security:
+    """What the container says itself counts more than what its pod says. Raises ConfigError."""
+    own = container.security_context or SecurityContext()
+    shared = pod.spec.security_context or PodSecurityContext()
+    profile = _seccomp(own, shared, seccomp_default=seccomp_default)
+    return Security(
+        user=_first(own.run_as_user, shared.run_as_user),
+        group=_first(own.run_as_group, shared.run_as_group),
+        groups=_groups(shared),
+        privileged=bool(own.privileged),
+        capabilities=None if own.privileged else resolve_capabilities(own.capabilities),
+        no_new_privs=own.allow_privilege_escalation is False,
+        readonly_root=bool(own.read_only_root_filesystem),
+        seccomp=profile.type,  # type: ignore[arg-type]  # _seccomp has checked it
+        seccomp_file=profile.localhost_profile or "",
+        sysctls={sysctls.plain(sysctl.name): sysctl.value for sysctl in shared.sysctls},
+        proc_mount=_proc_mount(own.proc_mount),
+    )
+
+
+def check_user(pod: Pod, container: Container) -> None:
+    """Images are not looked into: who is not told to run as somebody runs as root. Raises ConfigError."""
+    own = container.security_context or SecurityContext()
+    shared = pod.spec.security_context or PodSecurityContext()
+    not_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
+    if not_root and not _first(own.run_as_user, shared.run_as_user):
+        raise ConfigError("container has runAsNonRoot and image will run as root")
+
+
+def _first(own: int | None, shared: int | None) -> int | None:
+    return shared if own is None else own
+
+
+def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
+    """Only those that are listed, which is what supplementalGroupsPolicy Strict asks for.
+
+    Merge adds what the image's /etc/group says of the user. Here that would be this machine's own file, and a
+    container would be among its administrators.
+    """
+    fs_group = () if shared.fs_group is None else (shared.fs_group,)
+    return tuple(dict.fromkeys((*shared.supplemental_groups, *fs_group)))
+
+
+def resolve_capabilities(asked: Capabilities | None) -> tuple[str, ...] | None:
+    """The set that is left, in the kernel's order; None if nothing is asked for. Raises CreateError."""
+    if asked is None or not (asked.add or asked.drop):
+        return None
+    add, drop = _names(asked.add, "add"), _names(asked.drop, "drop")
+    held = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
+    if "CAP_ALL" in drop:
+        held = set()
+    held = (held | add) - drop
+    return tuple(name for name in CAPABILITIES if name in held)
+
+
+def _names(given: Iterable[str], where: str) -> set[str]:
+    names = {f"CAP_{name.upper().removeprefix('CAP_')}" for name in given}
+    if unknown := sorted(names.difference(CAPABILITIES, ("CAP_ALL",))):
+        raise CreateError(f'unknown capability "{unknown[0]}" in securityContext.capabilities.{where}')
+    return names
+
+
+def _seccomp(own: SecurityContext, shared: PodSecurityContext, *, seccomp_default: bool) -> SeccompProfile:
+    if own.privileged:
+        return SeccompProfile(_UNCONFINED)
+    profile = own.seccomp_profile or shared.seccomp_profile
+    if profile is None:
+        return SeccompProfile("RuntimeDefault" if seccomp_default else _UNCONFINED)
+    if profile.type not in ("RuntimeDefault", "Localhost", _UNCONFINED):
+        raise ConfigError(f'unknown seccompProfile type "{profile.type}"')
+    if profile.type == "Localhost":
+        file = profile.localhost_profile
+        if not file:
+            raise ConfigError("localhostProfile must be set if seccompProfile type is Localhost.")
+        if file.startswith("/") or ".." in file.split("/"):
+            raise ConfigError(f'localhostProfile "{file}" must be a relative path without ".."')
+    return profile
+
+
+def _proc_mount(asked: str | None) -> ProcMount:
+    match asked:
+        case None | "Default":
+            return "Default"
+        case "Unmasked":
+            return "Unmasked"
+        case other:
+            raise ConfigError(f'unknown procMount "{other}"')

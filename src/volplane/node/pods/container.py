@@ -16,7 +16,7 @@ from msgspec import structs
 from volplane.api.core import Container, LifecycleHandler, Pod
 from volplane.base import clock, trace
 from volplane.loops.events import Recorder
-from volplane.node.containers.base import ContainerError, State
+from volplane.node.containers.base import ContainerError, NotAllowed, State
 from volplane.node.manager import Mounted
 from volplane.node.network import Place, PodNetwork
 from volplane.node.pods import plan
@@ -131,6 +131,8 @@ class ContainerLoop:
                 await finished(self._launch(pod, volumes, place, number, builtin=builtin))
         except ConfigError as error:
             return self._cannot("CreateContainerConfigError", "Failed", f"Error: {error}", str(error))
+        except NotAllowed as error:
+            return self._cannot("CreateContainerError", "Failed", f"Error: {error}", str(error))
         except (ContainerError, OSError) as error:
             return self._cannot("RunContainerError", "Failed", f"Error: {error}", str(error))
         await self._forget_old(pod.uid, number)

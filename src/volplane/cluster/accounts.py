@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from volplane.api.meta import Resource
 from volplane.apiserver.auth.authorize import Act
+from volplane.apiserver.core import Core
 from volplane.apiserver.local import Local
-from volplane.apiserver.server import Server
 from volplane.apiserver.strategy import User
 from volplane.client.cache import Cache, Caches
 from volplane.client.client import Client
@@ -58,12 +58,12 @@ class AccountCaches(Caches):
 
 @asynccontextmanager
 async def account_client(
-    server: Server, shared: Caches, component: str, context: TaskContext
+    server: Core, shared: Caches, component: str, context: TaskContext
 ) -> AsyncIterator[Client]:
     """The client of a sidecar; `shared` are the caches of this process."""
     user = User(*user_of(context.spec.namespace, context.spec.service_account))
     made_for = MADE_FOR.get(component)
-    if made_for is not None and server.core.authority.allows(user, made_for):
+    if made_for is not None and server.authority.allows(user, made_for):
         user = User(user.name, (*user.groups, f"volplane:{component}"))
     transport = server.local(user)
     async with AccountCaches(transport, shared) as caches:

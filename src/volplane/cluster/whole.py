@@ -172,7 +172,7 @@ class Cluster:
         return Client(self.server.local(), caches=self.caches, component=component)
 
     def _sidecar(self, component: str, context: TaskContext) -> AbstractAsyncContextManager[Client]:
-        return account_client(self.server, self.caches, component, context)
+        return account_client(self.server.core, self.caches, component, context)
 
     def _manager(self) -> manager.Settings:
         return manager.Settings(

@@ -143,6 +143,11 @@ class ContainerLoop:
         self, pod: Pod, volumes: dict[str, Mounted], place: Place, number: int, *, builtin: bool
     ) -> None:
         name = self.container.name
+        if not builtin and self.kit.network.is_missing(pod):
+            raise NotAllowed(
+                f'container "{name}" would run in the network of the node: the other containers of the pod '
+                f"are built-in images, so the pod has no network of its own, and it has no hostNetwork"
+            )
         self._tell_image(pod, builtin)
         spec = await self.kit.builder.build(
             pod,

@@ -50,6 +50,10 @@ class NodePaths:
                 return wire + path[len(real) :]
         return path
 
+    def is_own(self, path: str) -> bool:
+        """Whether a path, wire or real, is below the node's own directory, by its name alone."""
+        return any(path.startswith(f"{root}/") for root in (self.wire_root, self.root))
+
     # Directories of the node
 
     @property

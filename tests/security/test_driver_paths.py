@@ -30,14 +30,15 @@ ONE_NODE = v1.VolumeCapability(
     access_mode=v1.VolumeCapability.AccessMode(mode=v1.VolumeCapability.AccessMode.SINGLE_NODE_WRITER),
 )
 
-# As the wire has them, and as the machine does: {root} is the node's directory, {out} another one.
+# As the wire has them, and as the machine does: {root} is the node's directory, {out} another one. Nothing that
+# would be harmed if a driver did not refuse it.
 OUTSIDE = {
     "another directory": "{out}/victim",
-    "the root of the machine": "/",
-    "a directory of the machine": "/etc/volplane-victim",
+    "a directory of the kernel": "/proc/volplane-victim",
+    "another of the kernel": "/sys/volplane-victim",
     "the kubelet's directory itself": "/var/lib/kubelet",
     "the node's directory itself": "{root}",
-    "a directory with the same beginning": "/var/lib/kubelet-other/pods/x",
+    "a directory with the same beginning": "{root}-other/pods/x",
     "up from the wire": "/var/lib/kubelet/../../../{out}/victim",
     "up from the node": "{root}/pods/../../out/victim",
     "a dot": "/var/lib/kubelet/./pods/x",

@@ -30,8 +30,8 @@ ONE_NODE = v1.VolumeCapability(
     access_mode=v1.VolumeCapability.AccessMode(mode=v1.VolumeCapability.AccessMode.SINGLE_NODE_WRITER),
 )
 
-# As the wire has them, and as the machine does: {root} is the node's directory, {out} another one. Nothing that
-# would be harmed if a driver did not refuse it.
+# As the wire has them, and as the machine does: {root} is the node's directory, {out} another one. None would
+# do harm if a driver did not refuse it.
 OUTSIDE = {
     "another directory": "{out}/victim",
     "a directory of the kernel": "/proc/volplane-victim",

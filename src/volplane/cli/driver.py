@@ -28,6 +28,11 @@ from volplane.host import Host, NodePaths
 @click.option(
     "--root-dir", default="", help="node: the directory that stands for /var/lib/kubelet; else itself"
 )
+@click.option(
+    "--target-root",
+    multiple=True,
+    help="node: a directory besides /var/lib/kubelet where volumes may be staged and published, for tests",
+)
 @click.option("--shared-dir", default="/var/lib/volplane/efs", help="efs: where shared file systems are")
 @click.option("--kubeconfig", default="", help="node: where the API server is, if the Node has to be asked")
 def command(
@@ -38,6 +43,7 @@ def command(
     zone: str,
     volume_attach_limit: int,
     root_dir: str,
+    target_root: tuple[str, ...],
     shared_dir: str,
     kubeconfig: str,
 ) -> None:
@@ -50,6 +56,7 @@ def command(
     """
     if mode == "node" or driver == "efs":
         need_root(loops=False)
+    paths = NodePaths(root_dir or "/var/lib/kubelet", identity=not root_dir, targets=target_root)
     socket = "/" + endpoint.removeprefix("unix:").lstrip("/")
     shared = shared_dir if driver == "efs" else ""
 
@@ -60,7 +67,7 @@ def command(
             place = ebs.Place(instance_id or where.instance, zone or where.zone, volume_attach_limit)
         elif mode == "node" and not place.instance:
             raise Failure("a node service needs --instance-id, or CSI_NODE_NAME")
-        await _serve(mode, socket, place, root_dir, shared, stop)
+        await _serve(mode, socket, place, paths, shared, stop)
 
     serve(work)
 
@@ -90,10 +97,9 @@ async def _find(kubeconfig: str) -> metadata.Where:
 
 
 async def _serve(
-    mode: str, socket: str, place: ebs.Place, root_dir: str, shared_dir: str, stop: asyncio.Event
+    mode: str, socket: str, place: ebs.Place, paths: NodePaths, shared_dir: str, stop: asyncio.Event
 ) -> None:
     host = Host()
-    paths = NodePaths(root_dir or "/var/lib/kubelet", identity=not root_dir)
     work: Awaitable[None]
     match mode, bool(shared_dir):
         case "controller", False:

@@ -135,10 +135,11 @@ def node_path(paths: NodePaths, path: str, field: str) -> str:
     """
     if field == "volume_path" and not path.startswith("/"):
         raise NotFound(f"nothing is published at {path}")
-    if not paths.is_own(path):
+    root = paths.bounds(path)
+    if not root:
         raise InvalidArgument(f'{field} "{path}" is not below {paths.wire_root}')
     real = paths.real(path)
-    check_below(real, paths.root, field, shown=path)
+    check_below(real, root, field, shown=path)
     return real
 
 

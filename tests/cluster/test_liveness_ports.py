@@ -59,6 +59,7 @@ async def test_each_driver_is_asked_by_its_own_liveness_probe(tmp_path: Path) ->
             spec = ContainerSpec(
                 id=container_id(f"pod-{number}", "liveness-probe", 0),
                 image="volplane/livenessprobe",
+                host_network=True,
                 args=("--csi-address=/csi/csi.sock", f"--health-port={port}"),
                 mounts=(Mount(str(place), "/csi"),),
                 log_path=str(place / "log"),

@@ -176,5 +176,6 @@ def test_paths_of_a_task_lead_through_its_mounts() -> None:
     assert context.path("/csi/csi.sock") == "/d/n/1/plugins/ebs/csi.sock"
     assert context.path("/csi") == "/d/n/1/plugins/ebs"
     assert context.path("/var/lib/kubelet/pods/x") == "/d/n/1/pods/x"
-    assert context.path("/dev/xvdba") == "/d/n/1/dev/xvdba"
-    assert context.path("/csi2") == "/csi2"
+    for elsewhere in ("/dev/xvdba", "/csi2", "csi/csi.sock", "dns:///127.0.0.1:80"):
+        with pytest.raises(SystemExit, match="not below a volume mount"):
+            context.path(elsewhere)

@@ -65,7 +65,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.peer("csi-sanity")
 
 
 async def test_the_driver_of_disks(tmp_path: Path) -> None:
-    host, paths = Host(), Paths(str(tmp_path / "n"))
+    host, paths = Host(), Paths(str(tmp_path))
     settings = Settings(
         data_dir=str(tmp_path),
         access_key="key",
@@ -83,7 +83,7 @@ async def test_the_driver_of_disks(tmp_path: Path) -> None:
 
 async def test_the_driver_of_shared_directories(tmp_path: Path) -> None:
     host = Host()
-    driver = efs.Whole(efs.Shares(str(tmp_path / "efs")), "n1", host, OwnPaths(str(tmp_path / "n")))
+    driver = efs.Whole(efs.Shares(str(tmp_path / "efs")), "n1", host, OwnPaths(str(tmp_path)))
     passed, skipped = await finds_nothing(driver, host, tmp_path)
     await host.close()
     assert passed >= 40

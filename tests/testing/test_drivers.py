@@ -67,7 +67,8 @@ EBS_REFUSES = frozenset(
 def ours(mode: str, driver: str, *, root: str = "${STATE_DIR}", **env: str) -> Command:
     more = ["--shared-dir=${SHARED_DIR}"] if driver == "efs" else []
     if mode == "node":
-        more += ["--instance-id=i-${NODE_ID}"]
+        # On the bench there is no kubelet's directory: volumes are somewhere beside the driver's state.
+        more += ["--instance-id=i-${NODE_ID}", "--target-root=${STATE_DIR}/../.."]
         more += ["--zone=us-east-1a", f"--root-dir={root}"] if driver == "ebs" else []
     argv = [
         sys.executable,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import structs
 
-from volplane.api import codec
+from volplane.api import codec, kinds
 from volplane.api.authorization import SubjectAccessReview
 from volplane.api.errors import NotFound, Unavailable
 from volplane.api.kinds import Kind
@@ -158,6 +158,12 @@ class Local:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+    def allows(self, verb: str, type: type[Resource], namespace: str = "", fields: str = "") -> bool:
+        """Whether the user may do that to objects of a kind, which need not be served yet."""
+        kind = kinds.of(type)
+        where = namespace if kind.namespaced else ""
+        return self._authority.allows(self._user, _act(verb, kind, where, "", "", fields))
 
     def _call(
         self,

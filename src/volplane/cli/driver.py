@@ -39,6 +39,12 @@ from volplane.host import Host, NodePaths
     help="node: directory that stands for /var/lib/kubelet; default: that directory itself",
 )
 @click.option(
+    "--target-root",
+    multiple=True,
+    metavar="DIR",
+    help="node: directory besides /var/lib/kubelet where volumes may be staged and published, for tests",
+)
+@click.option(
     "--shared-dir",
     default="/var/lib/volplane/efs",
     metavar="/var/lib/volplane/efs",
@@ -53,6 +59,7 @@ def command(
     zone: str,
     volume_attach_limit: int,
     root_dir: str,
+    target_root: tuple[str, ...],
     shared_dir: str,
     kubeconfig: str,
 ) -> None:
@@ -66,6 +73,7 @@ def command(
     """
     if mode == "node" or driver == "efs":
         need_root(loops=False)
+    paths = NodePaths(root_dir or "/var/lib/kubelet", identity=not root_dir, targets=target_root)
     socket = "/" + endpoint.removeprefix("unix:").lstrip("/")
     shared = shared_dir if driver == "efs" else ""
 
@@ -76,7 +84,7 @@ def command(
             place = ebs.Place(instance_id or where.instance, zone or where.zone, volume_attach_limit)
         elif mode == "node" and not place.instance:
             raise Failure("a node service needs --instance-id, or CSI_NODE_NAME")
-        await _serve(mode, socket, place, root_dir, shared, stop)
+        await _serve(mode, socket, place, paths, shared, stop)
 
     serve(work)
 
@@ -106,10 +114,9 @@ async def _find(kubeconfig: str) -> metadata.Where:
 
 
 async def _serve(
-    mode: str, socket: str, place: ebs.Place, root_dir: str, shared_dir: str, stop: asyncio.Event
+    mode: str, socket: str, place: ebs.Place, paths: NodePaths, shared_dir: str, stop: asyncio.Event
 ) -> None:
     host = Host()
-    paths = NodePaths(root_dir or "/var/lib/kubelet", identity=not root_dir)
     work: Awaitable[None]
     match mode, bool(shared_dir):
         case "controller", False:

@@ -43,13 +43,24 @@ def in_cluster(
     server: str = "",
 ) -> Https:
     """The transport of a pod, by its service account and its environment."""
+    token, authority = (directory / "token").read_bytes(), (directory / "ca.crt").read_bytes()
+    return of_account(token, authority, agent=agent, env=env, server=server)
+
+
+def of_account(
+    token: bytes, authority: bytes, *, agent: str, env: Mapping[str, str], server: str = ""
+) -> Https:
+    """The transport of a service account, by what the files of its volume hold."""
     host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT", "443")
     if not host and not server:
         raise BadKubeconfig("not in a cluster: KUBERNETES_SERVICE_HOST is not set")
+    if b"-----BEGIN" not in authority:
+        raise BadKubeconfig("ca.crt of the service account holds no certificate")
+    if not (word := token.strip()).isascii() or not word.decode().isprintable():
+        raise BadKubeconfig("token of the service account is not a token")
     shown = f"[{host}]" if host and ":" in host else host
-    token = (directory / "token").read_text().strip()
-    headers = {"User-Agent": agent, "Authorization": f"Bearer {token}"}
-    context = tls.client_context(directory / "ca.crt")
+    headers = {"User-Agent": agent, "Authorization": f"Bearer {word.decode()}"}
+    context = tls.client_context(authority)
     return Https(Http(server or f"https://{shown}:{port}", ssl=context, headers=headers))
 
 

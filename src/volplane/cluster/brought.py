@@ -25,13 +25,14 @@ from volplane.client.https import Https
 from volplane.client.transport import PatchStyle
 from volplane.cluster import guest as guests
 from volplane.cluster.errors import CannotStart
+from volplane.cluster.grants import find_grants
 from volplane.cluster.guest import sight
 from volplane.cluster.guest.command import for_manifest
 from volplane.cluster.guest.model import Command, Facts, Guest
 from volplane.cluster.readiness import Expected, Workload
 from volplane.cluster.said import Line, Said
 from volplane.host import Host
-from volplane.node.programs import Program
+from volplane.node.programs import Program, Programs
 
 PATIENCE = 30.0  # seconds that a kind gets to be served after it was defined
 PAUSE = 0.02
@@ -138,7 +139,8 @@ class Learned(Struct, frozen=True):
             default = number == 0 and not self.brought.ours
             place = f"{shared}/{facts.name}"
             made += map(thing, guests.manifests(guest, facts, shared=place, default=default))
-        return made + sorted(self.brought.manifests, key=_rank)
+        grants = find_grants(self.brought.manifests, Programs(self.brought.programs))
+        return made + sorted((*grants, *self.brought.manifests), key=_rank)
 
     def expected(self, nodes: Sequence[str]) -> list[Expected]:
         pairs = zip(self.brought.guests, self.facts, strict=True)

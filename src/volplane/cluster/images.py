@@ -1,7 +1,8 @@
 """The built-in images: what a manifest names `volplane/csi-attacher` is a coroutine of the node.
 
 A coroutine gets its container's arguments and environment as a process would, and finds its files through the
-container's mounts.
+container's mounts. Sidecars are free for everybody: they act as their pod's service account and see what its
+volumes hold. The drivers and the fencer hold the cloud account, so only some accounts may use them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -18,10 +18,12 @@ from msgspec import Struct, structs
 from volplane.base.settings import BadFlag, parse
 from volplane.client import kubeconfig
 from volplane.client.client import Client
+from volplane.csi.client import socket_path
 from volplane.drivers import ebs, efs
 from volplane.host import Host
 from volplane.loops.controller import Unable
-from volplane.node.containers.task import TaskContext, TaskImage
+from volplane.node.containers.base import ContainerSpec
+from volplane.node.containers.task import RestrictedImage, TaskContext, TaskImage
 from volplane.node.programs import Programs, repository
 from volplane.sidecars import attacher, fencer, liveness, provisioner, registrar, resizer, snapshotter
 from volplane.web import PortInUse
@@ -144,16 +146,17 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
                     return run(client, told, identity=identity, namespace=namespace, **where)
 
                 quiet = structs.replace(settings, http_endpoint="", metrics_address="")
-                await _until_stopped(context, _despite_ports(running, settings, quiet))
+                await _until_stopped(context, _despite_ports(context, running, settings, quiet))
 
         return image
 
     async def node_driver_registrar(context: TaskContext) -> None:
         settings = _found(context, _settings(registrar.Settings, context.args))
-        directory = context.path(settings.plugin_registration_path)
-        settings = structs.replace(settings, plugin_registration_path=directory)
-        quiet = structs.replace(settings, http_endpoint="", health_port=0)
-        await _until_stopped(context, _despite_ports(registrar.run, settings, quiet))
+        # A socket that is made in the kubelet's registry makes its driver one of the node's.
+        with context.open_directory(settings.plugin_registration_path) as directory:
+            settings = structs.replace(settings, plugin_registration_path=directory)
+            quiet = structs.replace(settings, http_endpoint="", health_port=0)
+            await _until_stopped(context, _despite_ports(context, registrar.run, settings, quiet))
 
     async def livenessprobe(context: TaskContext) -> None:
         settings = _found(context, _settings(liveness.Settings, context.args))
@@ -172,9 +175,9 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
         log.info("the controller manager looks after snapshots already: nothing to do here")
         await context.stop.wait()
 
-    own = {
-        "volplane/ebs-plugin": ebs_plugin,
-        "volplane/efs-plugin": efs_plugin,
+    own: dict[str, TaskImage] = {
+        "volplane/ebs-plugin": RestrictedImage("ebs-plugin", ebs_plugin, _is_node_service),
+        "volplane/efs-plugin": RestrictedImage("efs-plugin", efs_plugin, _is_node_service),
         "volplane/csi-provisioner": sidecar(
             "csi-provisioner", provisioner.Settings, provisioner.run, placed=True
         ),
@@ -185,17 +188,30 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
         ),
         "volplane/csi-node-driver-registrar": node_driver_registrar,
         "volplane/livenessprobe": livenessprobe,
-        "volplane/node-fencer": node_fencer,
+        "volplane/node-fencer": RestrictedImage("node-fencer", node_fencer, _never),
         "volplane/snapshot-controller": snapshot_controller,
     }
     return Images(own, programs)
 
 
-async def _despite_ports(run: Callable[[T], Awaitable[None]], settings: T, quiet: T) -> None:
+def _is_node_service(spec: ContainerSpec) -> bool:
+    return spec.args[:1] == ("node",)
+
+
+def _never(spec: ContainerSpec) -> bool:
+    return False
+
+
+async def _despite_ports(
+    context: TaskContext, run: Callable[[T], Awaitable[None]], settings: T, quiet: T
+) -> None:
     """With its health and metrics over HTTP, or without where another instance has the port.
 
-    Nodes of one machine share its ports, which manifests do not know.
+    Nodes of one machine share its ports, which manifests do not know. A pod that has not asked for the
+    machine's network opens no port in it.
     """
+    if not context.spec.host_network:
+        return await run(quiet)
     try:
         await run(settings)
     except PortInUse as error:
@@ -206,15 +222,17 @@ async def _despite_ports(run: Callable[[T], Awaitable[None]], settings: T, quiet
 async def _at_a_free_port(context: TaskContext, settings: liveness.Settings) -> None:
     """Nodes of one machine share its ports: whoever comes second answers elsewhere, and its node knows where.
 
-    Answered by the first, a driver that hangs would cost all others their lives, or stay unseen itself.
+    Answered by the first, a driver that hangs would cost all others their lives, or stay unseen itself. So
+    does a pod that has not asked for the machine's network.
     """
-    try:
-        await liveness.run(settings)
-    except PortInUse as error:
-        log.warning("%s: this node asks at another one", error.strerror)
-        asked = int(settings.endpoint.rpartition(":")[2])
-        elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
-        await liveness.run(elsewhere, started=lambda port: context.ports.update({asked: port}))
+    if context.spec.host_network:
+        try:
+            return await liveness.run(settings)
+        except PortInUse as error:
+            log.warning("%s: this node asks at another one", error.strerror)
+    asked = int(settings.endpoint.rpartition(":")[2])
+    elsewhere = structs.replace(settings, http_endpoint="", metrics_address="", health_port=0)
+    await liveness.run(elsewhere, started=lambda port: context.ports.update({asked: port}))
 
 
 def _settings(kind: type[T], arguments: tuple[str, ...] | list[str]) -> T:
@@ -237,7 +255,8 @@ S = TypeVar(
 
 def _found(context: TaskContext, settings: S) -> S:
     """The settings with the driver's socket where it really is."""
-    return structs.replace(settings, csi_address=context.path(settings.csi_address))
+    address = socket_path(settings.csi_address) or settings.csi_address
+    return structs.replace(settings, csi_address=context.path(address))
 
 
 def _as_sidecar(context: TaskContext) -> tuple[str, str]:
@@ -249,9 +268,10 @@ def _as_sidecar(context: TaskContext) -> tuple[str, str]:
 @asynccontextmanager
 async def by_account(component: str, context: TaskContext) -> AsyncIterator[Client]:
     """The client of a pod, by the service account that it mounts: it may what its own roles allow."""
-    directory = Path(context.path(str(kubeconfig.SERVICE_ACCOUNT)))
+    directory = str(kubeconfig.SERVICE_ACCOUNT)
     try:
-        transport = kubeconfig.in_cluster(directory, agent=component, env=context.env)
+        token, authority = context.read(f"{directory}/token"), context.read(f"{directory}/ca.crt")
+        transport = kubeconfig.of_account(token, authority, agent=component, env=context.env)
     except (kubeconfig.BadKubeconfig, OSError) as error:
         raise SystemExit(f"no API server to talk to: {error}") from error
     client = Client(transport, component=component)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from ipaddress import IPv4Network
 from typing import Annotated, Self
 
@@ -23,6 +23,7 @@ from volplane.client import kubeconfig
 from volplane.client.cache import Caches
 from volplane.client.client import Client
 from volplane.cluster import brought, power, readiness
+from volplane.cluster.accounts import account_client
 from volplane.cluster.apply import BARE, MANIFESTS, apply
 from volplane.cluster.brought import NOTHING, Brought, Learned
 from volplane.cluster.errors import CannotStart
@@ -190,9 +191,8 @@ class Cluster:
     def client_of(self, component: str) -> Client:
         return Client(self.server.local(), caches=self.caches, component=component)
 
-    @asynccontextmanager
-    async def _sidecar(self, component: str, context: TaskContext) -> AsyncIterator[Client]:
-        yield self.client_of(component)  # in process, over the caches of all: nothing to close
+    def _sidecar(self, component: str, context: TaskContext) -> AbstractAsyncContextManager[Client]:
+        return account_client(self.server.core, self.caches, component, context)
 
     def _manager(self) -> manager.Settings:
         return manager.Settings(

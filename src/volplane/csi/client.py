@@ -20,14 +20,15 @@ from google.protobuf.message import Message
 
 from volplane.base import failpoint, trace
 from volplane.base.sockets import short_path
-from volplane.csi import redact, tap
-from volplane.csi.outcome import CallError, Code
+from volplane.csi import redact, replies, tap
+from volplane.csi.outcome import BadReply, CallError, Code
+from volplane.csi.replies import LARGEST_LIST
 from volplane.csi.services import METHODS, Method
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 15.0
-LARGEST_MESSAGE = 64 << 20  # ListVolumes of a full cloud is larger than gRPC's 4 MiB
+LARGEST_MESSAGE = LARGEST_LIST
 SLACK = 1.0  # seconds past the deadline before we stop believing that gRPC keeps it
 
 _OPTIONS = (
@@ -40,6 +41,9 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+
+
+_TOO_LARGE = ("Received message larger than max", "Decompressed message larger than max")
 
 
 class Caller(Protocol):
@@ -74,7 +78,7 @@ class _Link:
             found = self._stubs[method.name] = make(
                 method.path,
                 request_serializer=method.request.SerializeToString,
-                response_deserializer=method.reply.FromString,
+                response_deserializer=None,  # gRPC's own would make a success of what it cannot decode
             )
         return found
 
@@ -166,8 +170,8 @@ class Channel(Calls):
         link = self._connect()
         with link.call():
             try:
-                async for reply in link.stub(METHODS[method])(request, timeout=timeout):
-                    yield reply
+                async for data in link.stub(METHODS[method])(request, timeout=timeout):
+                    yield replies.decode(METHODS[method], data)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     self._replace(link)
@@ -178,13 +182,14 @@ class Channel(Calls):
         with link.call():
             try:
                 async with asyncio.timeout(timeout + SLACK):
-                    return await link.stub(method)(request, timeout=timeout)
+                    data = await link.stub(method)(request, timeout=timeout)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     self._replace(link)
                 raise _translated(error) from None
             except TimeoutError:
                 raise CallError(Code.DEADLINE_EXCEEDED, "the call did not end at its deadline") from None
+        return replies.decode(method, data)
 
     def _connect(self) -> _Link:
         if self._link is None:
@@ -249,7 +254,11 @@ def subject_of(request: Message) -> str:
 
 
 def _translated(error: grpc.aio.AioRpcError) -> CallError:
-    return CallError(Code(error.code().value[0]), error.details() or "")
+    code, details = Code(error.code().value[0]), error.details() or ""
+    # gRPC's own words for a reply that is too large: the driver has run out of nothing.
+    if code is Code.RESOURCE_EXHAUSTED and any(words in details for words in _TOO_LARGE):
+        return BadReply(f"the reply is too large: {details}")
+    return CallError(code, details)
 
 
 async def _accepts(path: str) -> bool:

@@ -8,7 +8,9 @@ that is on its way out cannot unlink the socket of the one that follows it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import stat
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
@@ -52,8 +54,7 @@ class Listener:
             with suppress(FileNotFoundError):
                 os.unlink(hidden)
             raise
-        os.chmod(hidden, 0o600)
-        self._inode = os.stat(hidden).st_ino
+        self._inode = _narrow(hidden)
         os.replace(hidden, self.path)
 
     async def close(self, grace: float = 0.0) -> None:
@@ -68,6 +69,19 @@ class Listener:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _narrow(path: str) -> int:
+    """Make a socket ours alone, and return its inode; the directory may belong to somebody who swaps it."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISSOCK(found.st_mode):
+            raise OSError(errno.ENOTSOCK, "is not the socket that was made there", path)
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o600)
+        return found.st_ino
+    finally:
+        os.close(descriptor)
 
 
 async def _to_the_end(work: Coroutine[None, None, None]) -> None:

@@ -51,6 +51,16 @@ class CallError(Exception):
         return f"rpc error: code = {self.code.spoken} desc = {self.message}"
 
 
+class BadReply(CallError):
+    """The driver said OK and sent what cannot be decoded or believed: it may have done anything."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.INTERNAL, message)
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return type(self), (self.message,)
+
+
 class Outcome(StrEnum):
     FINAL = "final"
     UNCERTAIN = "uncertain"
@@ -74,7 +84,7 @@ _INFEASIBLE = frozenset({Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUN
 
 def classify(error: BaseException) -> Outcome:
     """For publish, stage, expand, modify and snapshots. An error that is no gRPC status is uncertain."""
-    if isinstance(error, CallError):
+    if isinstance(error, CallError) and not isinstance(error, BadReply):
         return _UNSETTLED.get(error.code, Outcome.FINAL)
     return Outcome.UNCERTAIN
 
@@ -90,7 +100,7 @@ class Provisioning(StrEnum):
 
 def classify_provisioning(error: BaseException) -> Provisioning:
     """For CreateVolume, which the provisioner judges by its own table."""
-    if not isinstance(error, CallError) or error.code in _BACKGROUND:
+    if not isinstance(error, CallError) or isinstance(error, BadReply) or error.code in _BACKGROUND:
         return Provisioning.BACKGROUND
     if error.code is Code.INVALID_ARGUMENT:
         return Provisioning.INFEASIBLE

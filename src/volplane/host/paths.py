@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 
 KUBELET = "/var/lib/kubelet"
 POD_LOGS = "/var/log/pods"
@@ -23,8 +24,12 @@ def escape(plugin: str) -> str:
 
 
 class NodePaths:
-    def __init__(self, root: str, *, identity: bool = False) -> None:
-        """`root` is the node's directory; with `identity` it is what the wire calls it, too."""
+    def __init__(self, root: str, *, identity: bool = False, targets: Sequence[str] = ()) -> None:
+        """`root` is the node's directory; with `identity` it is what the wire calls it, too.
+
+        `targets` are further directories where somebody other than a kubelet wants volumes.
+        """
+        self.targets = tuple(os.path.realpath(target) for target in targets)
         # Through links, as the kernel names what is mounted: a mount that is not found in its table by our
         # name would be taken for a directory, and its files for ours.
         self.root = os.path.realpath(root)
@@ -49,6 +54,12 @@ class NodePaths:
             if _inside(path, real):
                 return wire + path[len(real) :]
         return path
+
+    def bounds(self, path: str) -> str:
+        """The real directory that a path, wire or real, is below by its name; "" where no volume may be."""
+        if any(_inside(path, root) for root in (self.wire_root, self.root)):
+            return self.root
+        return next((target for target in self.targets if _inside(path, target)), "")
 
     # Directories of the node
 

@@ -36,6 +36,7 @@ from volplane.node.growth import ClaimReader
 from volplane.node.limits import Limits
 from volplane.node.manager import VolumeManager, Waiting
 from volplane.node.network import PodNetwork
+from volplane.node.permissions import ImagePermissions
 from volplane.node.plugins import PluginWatcher
 from volplane.node.pods.building import Builder
 from volplane.node.pods.container import Kit, finished
@@ -106,7 +107,8 @@ class NodeRole:
         self._processes = processes or ProcessRuntime(
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
         )
-        self.runtimes = Runtimes(TaskRuntime(images, paths), self._processes)
+        tasks = TaskRuntime(images, paths, ImagePermissions(client).why_not)
+        self.runtimes = Runtimes(tasks, self._processes)
         builder = Builder(
             site,
             _cluster_variables(settings),

@@ -90,7 +90,7 @@ class NodeObject:
         made = await self._until_reached(self._create)
         self.uid = made.uid
         self._acknowledge(frozenset(made.status.volumes_in_use), made.revision)
-        await self._until_reached(self._write_status)
+        await self._until_reached(self._restore_status)
         self.report()
 
     async def _create(self) -> Node:
@@ -182,6 +182,14 @@ class NodeObject:
         patch = builtins(status)
         return await self.client.patch(Node, self.name, strategic={"status": patch}, subresource="status")
 
+    async def _restore_status(self) -> Node:
+        """Write all that is ours to say, and remove what somebody else has said in our place meanwhile."""
+        patch = builtins(self._status(self.cache.get(self.name)))
+        patch["addresses"] = [{"$patch": "replace"}, *patch["addresses"]]
+        patch["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self.port}}  # also where there is none
+        status = {**patch, "phase": None, "images": None, "config": None}
+        return await self.client.patch(Node, self.name, strategic={"status": status}, subresource="status")
+
     def set_ready(self, problem: str = "") -> None:
         """An empty problem makes the node Ready."""
         if problem != self.not_ready:
@@ -221,8 +229,13 @@ class NodeObject:
 
     def _is_said(self, node: Node) -> bool:
         """Does the Node say of us what we say?"""
+        ours = self._status(node)
         shown = {c.type: c.status for c in node.status.conditions}
-        return all(shown.get(c.type) == c.status for c in self._conditions(node))
+        return (
+            all(shown.get(c.type) == c.status for c in ours.conditions)
+            and set(ours.addresses) <= set(node.status.addresses)  # a cloud may know more of them
+            and ours.daemon_endpoints == node.status.daemon_endpoints
+        )
 
     def _is_contradicted(self, node: Node | None) -> bool:
         """Somebody has written volumesInUse after us, who alone may: a request of ours that was long lost."""

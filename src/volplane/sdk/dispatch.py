@@ -114,7 +114,7 @@ class Dispatcher:
     async def _answer(self, method: str, request: Message) -> Message:
         if self._closing:
             raise Unavailable(f"{self.driver.name} is shutting down")
-        validation.check(method, request, stages=self.offer.stages)
+        validation.check(method, request, stages=self.offer.stages, root=self.driver.kubelet_root)
         if not locks.is_locking(method):
             return await self._look(method, request)
         key = (method, request.SerializeToString(deterministic=True))

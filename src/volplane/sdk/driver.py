@@ -28,6 +28,10 @@ class Driver:
     # classes of their own, each of them must still tell what the driver as a whole can do.
     elsewhere: ClassVar[frozenset[str]] = frozenset()
 
+    # Requests whose paths are not below this directory are refused, for a driver that serves a kubelet and
+    # nobody else: "/var/lib/kubelet". "": all paths.
+    kubelet_root: str = ""
+
     def __init__(self, name: str = "", version: str = "") -> None:
         self.name, self.version = name or self.name, version or self.version
 

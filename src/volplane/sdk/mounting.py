@@ -20,13 +20,15 @@ from volplane.host import (
     Host,
     MountEntry,
     MountTable,
+    NodePaths,
     Unreadable,
     WrongState,
     devices,
     filesystems,
     mounts,
 )
-from volplane.sdk.errors import AlreadyExists, FailedPrecondition, Internal, NotFound
+from volplane.sdk.bounds import check_below
+from volplane.sdk.errors import AlreadyExists, FailedPrecondition, Internal, InvalidArgument, NotFound
 
 DEFAULT_FILESYSTEM = "ext4"
 
@@ -124,6 +126,21 @@ class Mounter:
         if size < needed:
             raise Internal(f"{device} has {size} bytes, {needed} are wanted")
         return size
+
+
+def node_path(paths: NodePaths, path: str, field: str) -> str:
+    """The real path behind one of a request, which must be below the kubelet's directory.
+
+    Raises InvalidArgument, or NotFound for the relative path of a volume: there is none.
+    """
+    if field == "volume_path" and not path.startswith("/"):
+        raise NotFound(f"nothing is published at {path}")
+    root = paths.bounds(path)
+    if not root:
+        raise InvalidArgument(f'{field} "{path}" is not below {paths.wire_root}')
+    real = paths.real(path)
+    check_below(real, root, field, shown=path)
+    return real
 
 
 def mount_options(fstype: str, options: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from volplane.csi import replies as wire
 from volplane.csi.client import DEFAULT_TIMEOUT, Calls
 from volplane.csi.listen import Listener, Serve
 from volplane.csi.outcome import CallError, Code
@@ -110,7 +111,7 @@ class Local(Calls):
         try:
             async with asyncio.timeout(timeout), aclosing(self._dispatcher.stream(method, copy)) as replies:
                 async for reply in replies:
-                    yield spec.reply.FromString(reply.SerializeToString())
+                    yield wire.decode(spec, reply.SerializeToString())
         except TimeoutError:
             raise CallError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
 
@@ -124,4 +125,4 @@ class Local(Calls):
                 reply = await self._dispatcher.unary(method.name, copy)
         except TimeoutError:
             raise CallError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
-        return method.reply.FromString(reply.SerializeToString())
+        return wire.decode(method, reply.SerializeToString())

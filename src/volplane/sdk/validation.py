@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from volplane.csi import v1
+from volplane.sdk.bounds import check_below
 from volplane.sdk.errors import FailedPrecondition, InvalidArgument
 
 REQUIRED: dict[str, tuple[str, ...]] = {
@@ -40,8 +41,11 @@ _PATHS = (
 )  # created by drivers; a volume_path that is wrong is not found
 
 
-def check(method: str, request: Message, *, stages: bool = False) -> None:
-    """Raises InvalidArgument, or FailedPrecondition for a publish without the stage a driver asks for."""
+def check(method: str, request: Message, *, stages: bool = False, root: str = "") -> None:
+    """Check a request; with `root`, its paths must be below that directory.
+
+    Raises InvalidArgument, or FailedPrecondition for a publish without the stage a driver asks for.
+    """
     for field in REQUIRED.get(method, ()):
         if not _present(request, field):
             raise InvalidArgument(f"{field} is missing in the request")
@@ -52,6 +56,10 @@ def check(method: str, request: Message, *, stages: bool = False) -> None:
         path = getattr(request, field, "")
         if path and not path.startswith("/"):
             raise InvalidArgument(f"{field} is not absolute: {path}")
+    for field in (*_PATHS, "volume_path") if root else ():
+        path = getattr(request, field, "")
+        if path.startswith("/"):
+            check_below(path, root, field)
     if method == "NodePublishVolume" and stages and not _is_staged(request):
         raise FailedPrecondition("staging_target_path is missing, and this driver stages volumes first")
 

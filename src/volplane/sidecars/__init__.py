@@ -25,6 +25,7 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller, Channel
 from volplane.csi.outcome import CallError, Code
+from volplane.csi.replies import known_names
 from volplane.csi.services import METHODS
 from volplane.loops.controller import Refused
 from volplane.loops.health import alive as alive
@@ -80,12 +81,12 @@ async def learn(caller: Caller) -> Driver:
     info = await _ask(caller, "GetPluginInfo", v1.GetPluginInfoRequest())
     answer = await _ask(caller, "GetPluginCapabilities", v1.GetPluginCapabilitiesRequest())
     services = v1.PluginCapability.Service.Type
-    plugin = frozenset(services.Name(c.service.type) for c in answer.capabilities if c.HasField("service"))
+    plugin = known_names(services, (c.service.type for c in answer.capabilities if c.HasField("service")))
     controller: frozenset[str] = frozenset()
     if "CONTROLLER_SERVICE" in plugin:
         answer = await _ask(caller, "ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest())
         calls = v1.ControllerServiceCapability.RPC.Type
-        controller = frozenset(calls.Name(c.rpc.type) for c in answer.capabilities if c.HasField("rpc"))
+        controller = known_names(calls, (c.rpc.type for c in answer.capabilities if c.HasField("rpc")))
     log.info("CSI driver name", extra={"driver": info.name})
     return Driver(caller, info.name, plugin, controller)
 

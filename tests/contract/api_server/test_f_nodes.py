@@ -421,6 +421,44 @@ async def test_a_mirror_pod_belongs_to_its_node_and_names_nothing_else(
         assert (await w.node.post(f"{DEFAULT}/pods", _mirror(owner={"uid": uid}))).status == 201
 
 
+@pytest.mark.parametrize("below", ["", "/status"])
+@pytest.mark.parametrize(
+    ("before", "after", "done"),
+    [("x", None, "remove or update"), ("x", "y", "remove or update"), (None, "x", "add")],
+)
+async def test_nobody_adds_changes_or_removes_the_annotation_of_mirror_pods(
+    served: Any, below: str, before: str | None, after: str | None, done: str
+) -> None:
+    """Without it a pod that a node has made by itself is one of the cluster's, and the reverse."""
+    async with world(served) as w:
+        uid = (await w.api.get("/api/v1/nodes/n1")).json["metadata"]["uid"]
+        made = _mirror(owner={"uid": uid})
+        if before is None:
+            made["metadata"] = {"name": "m"}
+        await w.make(f"{DEFAULT}/pods", made)
+        patch = {"metadata": {"annotations": {MIRROR: after}}}
+        for who in (w.node, w.api):
+            answer = await who.merge(f"{DEFAULT}/pods/m{below}", patch)
+            if who is w.node and not below:
+                assert answer.status == 403  # it may not update its pods at all
+                continue
+            assert answer.status == 422
+            told = f"metadata.annotations[{MIRROR}]: Forbidden: may not {done} mirror pod annotation"
+            assert told in answer.json["message"]
+        kept = (await w.api.get(f"{DEFAULT}/pods/m")).json["metadata"].get("annotations", {})
+        assert kept.get(MIRROR) == before
+
+
+async def test_a_mirror_pod_says_which_node_it_is_on(served: Any) -> None:
+    async with world(served) as w:
+        made = _mirror()
+        made["metadata"].pop("ownerReferences")
+        made["spec"].pop("nodeName")
+        answer = await w.api.post(f"{DEFAULT}/pods", made)
+        assert answer.status == 422
+        assert "must set spec.nodeName if mirror pod annotation is set" in answer.json["message"]
+
+
 async def test_status_deletion_and_eviction_of_own_pods_only(served: Any) -> None:
     async with world(served) as w:
         status = {"status": {"phase": "Running"}}

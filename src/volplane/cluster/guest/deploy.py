@@ -16,6 +16,7 @@ from volplane.api.meta import Resource
 from volplane.api.names import sanitize_driver
 from volplane.api.snapshot import VolumeGroupSnapshotClass
 from volplane.cluster.apply import typed
+from volplane.cluster.grants import bind_leases, bind_sidecar
 from volplane.cluster.guest import sight
 from volplane.cluster.guest.command import FIELDS, MODE, PATHS, SHARED, SOCKET, STATE, for_manifest
 from volplane.cluster.guest.model import Command, Facts, Guest, Shape, shape
@@ -23,7 +24,6 @@ from volplane.cluster.readiness import Expected, Workload
 
 KUBELET = "/var/lib/kubelet"
 FIRST_NODE = "worker-1"
-RBAC = "rbac.authorization.k8s.io"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFAULT_SNAPSHOT_CLASS = "snapshot.storage.kubernetes.io/is-default-class"
 DEFAULT_GROUP_CLASS = "groupsnapshot.storage.kubernetes.io/is-default-class"
@@ -53,9 +53,10 @@ def manifests(
         _thing("v1", "Namespace", namespace),
         _thing("v1", "ServiceAccount", "driver", namespace),
     ]
-    things += [
-        _binding(namespace, role) for role in sorted({*_sidecars(guest, facts, where)} - {"registrar"})
-    ]
+    sidecars = sorted(_sidecars(guest, facts, where))
+    things += [bind_sidecar(f"{namespace}-{name}", namespace, "driver", name) for name in sidecars]
+    if sidecars:
+        things.append(bind_leases("driver-leases", namespace, "driver"))
     made = [typed(thing) for thing in things]
     made += [_in(namespace, secret) for secret in guest.secrets]
     made.append(guest.driver or typed(_driver(facts)))
@@ -331,14 +332,6 @@ def _from_field(name: str, path: str) -> Thing:
 
 def _directory(name: str, path: str) -> Thing:
     return {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
-
-
-def _binding(namespace: str, sidecar: str) -> Thing:
-    """The sidecars of all drivers may the same."""
-    role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": f"ebs-external-{sidecar}-role"}
-    subject = {"kind": "ServiceAccount", "name": "driver", "namespace": namespace}
-    thing = _thing(f"{RBAC}/v1", "ClusterRoleBinding", f"{namespace}-{sidecar}")
-    return thing | {"roleRef": role, "subjects": [subject]}
 
 
 def _thing(api_version: str, kind: str, name: str, namespace: str = "", **fields: Any) -> Thing:

@@ -24,6 +24,7 @@ from volplane.cluster.guest.model import BadGuest, Command, Facts, Guest
 from volplane.csi import v1
 from volplane.csi.client import Channel
 from volplane.csi.outcome import CallError, Code
+from volplane.csi.replies import known_names
 from volplane.host import Host
 from volplane.node.containers.base import ContainerError, ContainerSpec, Mount, State
 from volplane.node.containers.process import ProcessRuntime
@@ -154,18 +155,18 @@ async def _facts(channel: Channel, mode: str, spec: ContainerSpec, command: Comm
     name = _named(info.name, command)
     answer = await ask("GetPluginCapabilities", v1.GetPluginCapabilitiesRequest())
     services, growth = v1.PluginCapability.Service.Type, v1.PluginCapability.VolumeExpansion.Type
-    plugin = frozenset(services.Name(c.service.type) for c in answer.capabilities if c.HasField("service"))
+    plugin = known_names(services, (c.service.type for c in answer.capabilities if c.HasField("service")))
     grows = [c.volume_expansion.type for c in answer.capabilities if c.HasField("volume_expansion")]
     controller: frozenset[str] = frozenset()
     if "CONTROLLER_SERVICE" in plugin and mode != "node":
         answer = await ask("ControllerGetCapabilities", v1.ControllerGetCapabilitiesRequest())
         calls = v1.ControllerServiceCapability.RPC.Type
-        controller = frozenset(calls.Name(c.rpc.type) for c in answer.capabilities if c.HasField("rpc"))
+        controller = known_names(calls, (c.rpc.type for c in answer.capabilities if c.HasField("rpc")))
     facts = Facts(
         name=name,
         version=info.vendor_version,
         plugin=plugin,
-        expansion=frozenset(growth.Name(kind) for kind in grows),
+        expansion=known_names(growth, grows),
         controller=controller,
     )
     return facts if mode == "controller" else await _of_node(facts, ask)
@@ -177,7 +178,7 @@ async def _of_node(facts: Facts, ask: Any) -> Facts:
     info = await ask("NodeGetInfo", v1.NodeGetInfoRequest())
     return structs.replace(
         facts,
-        node=frozenset(calls.Name(c.rpc.type) for c in answer.capabilities if c.HasField("rpc")),
+        node=known_names(calls, (c.rpc.type for c in answer.capabilities if c.HasField("rpc"))),
         node_id=info.node_id,
         topology=dict(info.accessible_topology.segments),
         asked_as=ME,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import posixpath
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -23,8 +24,9 @@ from volplane.drivers.ebs.inline import Connect, Inline
 from volplane.host import Host, NodePaths, devices
 from volplane.rules import latency
 from volplane.sdk import Driver
+from volplane.sdk.bounds import is_below
 from volplane.sdk.errors import FailedPrecondition, InvalidArgument
-from volplane.sdk.mounting import Mounter
+from volplane.sdk.mounting import Mounter, node_path
 from volplane.sdk.validation import EPHEMERAL
 
 MAX_VOLUMES = 28
@@ -72,23 +74,25 @@ class Node(Driver):
 
     async def node_stage_volume(self, request: v1.NodeStageVolumeRequest) -> v1.NodeStageVolumeResponse:
         _check(request.volume_capability)
+        target = self._path(request.staging_target_path, "staging_target_path")
         await self._pace("NodeStageVolume")
         named = request.publish_context.get("devicePath", "")
         async with self._device(request.volume_id, named) as device:
             if request.volume_capability.HasField("mount"):
                 mount = request.volume_capability.mount
-                target = self._paths.real(request.staging_target_path)
                 await self._mounter.stage(device, target, mount.fs_type, tuple(mount.mount_flags))
         return v1.NodeStageVolumeResponse()
 
     async def node_unstage_volume(self, request: v1.NodeUnstageVolumeRequest) -> v1.NodeUnstageVolumeResponse:
-        await self._mounter.unstage(self._paths.real(request.staging_target_path))
+        await self._mounter.unstage(self._path(request.staging_target_path, "staging_target_path"))
         return v1.NodeUnstageVolumeResponse()
 
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         _check(request.volume_capability)
+        target = self._path(request.target_path, "target_path")
+        staging = request.staging_target_path
+        staging = self._path(staging, "staging_target_path") if staging else ""
         await self._pace("NodePublishVolume")
-        target = self._paths.real(request.target_path)
         if request.volume_context.get(EPHEMERAL) == "true":
             await self._publish_inline(request, target)
         elif request.volume_capability.HasField("block"):
@@ -98,7 +102,7 @@ class Node(Driver):
         else:
             mode = request.volume_capability.access_mode.mode
             await self._mounter.publish(
-                self._paths.real(request.staging_target_path),
+                staging,
                 target,
                 readonly=request.readonly,
                 alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
@@ -118,7 +122,7 @@ class Node(Driver):
     async def node_unpublish_volume(
         self, request: v1.NodeUnpublishVolumeRequest
     ) -> v1.NodeUnpublishVolumeResponse:
-        await self._mounter.unpublish(self._paths.real(request.target_path))
+        await self._mounter.unpublish(self._path(request.target_path, "target_path"))
         # The request does not say what kind of volume it was; a disk's own id is never a kubelet's handle.
         if request.volume_id.startswith(INLINE_HANDLE) and self._inline.possible:
             await self._inline.remove(request.volume_id)
@@ -127,15 +131,18 @@ class Node(Driver):
     async def node_get_volume_stats(
         self, request: v1.NodeGetVolumeStatsRequest
     ) -> v1.NodeGetVolumeStatsResponse:
-        path = self._paths.real(request.volume_path)
+        path = self._path(request.volume_path, "volume_path")
         usage, why = await self._mounter.usage(path), await self._mounter.trouble(path)
         condition = v1.VolumeCondition(abnormal=bool(why), message=why or "the disk is mounted and answers")
         return v1.NodeGetVolumeStatsResponse(usage=usage, volume_condition=condition)
 
     async def node_expand_volume(self, request: v1.NodeExpandVolumeRequest) -> v1.NodeExpandVolumeResponse:
-        path = self._paths.real(request.volume_path)
+        path = self._path(request.volume_path, "volume_path")
         size = await self._mounter.grow(path, request.capacity_range.required_bytes)
         return v1.NodeExpandVolumeResponse(capacity_bytes=size)
+
+    def _path(self, path: str, field: str) -> str:
+        return node_path(self._paths, path, field)
 
     async def _pace(self, step: str) -> None:
         seconds = latency.seconds(self._place.latency, step, self._random.random())
@@ -146,7 +153,12 @@ class Node(Driver):
     async def _device(self, volume: str, named: str) -> AsyncIterator[str]:
         """The volume's disk, kept open: meanwhile nobody can take it away and give its name to another."""
         stable = self._paths.real(f"{BY_ID}/nvme-Amazon_Elastic_Block_Store_{volume.replace('-', '')}")
-        named = self._paths.real(named) if named else ""
+        if "/" in volume:
+            raise InvalidArgument(f'volume_id "{volume}" is not the id of a disk')
+        if named:
+            if not is_below(named, "/dev") or posixpath.normpath(named) != named:
+                raise InvalidArgument(f'devicePath "{named}" is not below /dev')
+            named = self._paths.real(named)
         deadline = clock.now() + DEVICE_TIMEOUT
         while (found := await self._host.call(_opened, volume, stable, named)) is None:
             if not named:

@@ -14,18 +14,19 @@ from volplane.csi import v1
 from volplane.drivers.efs import parameters, shares
 from volplane.drivers.efs.parameters import GIB, Wanted
 from volplane.drivers.efs.shares import Point, Shares, point_id, point_of
-from volplane.host import Host, NodePaths
+from volplane.host import Host, NodePaths, files
 from volplane.rules import latency as latencies
 from volplane.sdk import Driver
 from volplane.sdk.errors import (
     Aborted,
     AlreadyExists,
+    FailedPrecondition,
     InvalidArgument,
     NotFound,
     OutOfRange,
     ResourceExhausted,
 )
-from volplane.sdk.mounting import Mounter
+from volplane.sdk.mounting import Mounter, node_path
 
 NAME, VERSION = "efs.csi.aws.com", "0.1.0"
 
@@ -56,7 +57,7 @@ class Controller(Driver):
         if known is None:
             async with self._giving:
                 point = await self._point(request, wanted, size)
-                known = await self._host.call(self._shares.create, point)
+                known = await self._host.call(_create, self._shares, point)
         if not _fits(known, request.capacity_range, wanted):
             raise AlreadyExists(f"{request.name} exists, and is not what is asked for")
         return v1.CreateVolumeResponse(volume=_shown(known))
@@ -166,6 +167,7 @@ class Node(Driver):
     async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
         if why_not := parameters.why_not([request.volume_capability]):
             raise InvalidArgument(f"volume capability not supported: {why_not}")
+        target = node_path(self._paths, request.target_path, "target_path")
         point = await known_point(self._shares, self._host, request.volume_id)
         seconds = latencies.seconds(self._latency, "NodePublishVolume", self._random.random())
         if seconds:
@@ -173,8 +175,8 @@ class Node(Driver):
         mode = request.volume_capability.access_mode.mode
         reads = mode in (_Mode.MULTI_NODE_READER_ONLY, _Mode.SINGLE_NODE_READER_ONLY)
         await self._mounter.publish_directory(
-            self._shares.directory(point),
-            self._paths.real(request.target_path),
+            await self._host.call(_safe_directory, self._shares, point),
+            target,
             readonly=request.readonly or reads or "ro" in request.volume_capability.mount.mount_flags,
             alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
         )
@@ -183,13 +185,13 @@ class Node(Driver):
     async def node_unpublish_volume(
         self, request: v1.NodeUnpublishVolumeRequest
     ) -> v1.NodeUnpublishVolumeResponse:
-        await self._mounter.unpublish(self._paths.real(request.target_path))
+        await self._mounter.unpublish(node_path(self._paths, request.target_path, "target_path"))
         return v1.NodeUnpublishVolumeResponse()
 
     async def node_get_volume_stats(
         self, request: v1.NodeGetVolumeStatsRequest
     ) -> v1.NodeGetVolumeStatsResponse:
-        path = self._paths.real(request.volume_path)
+        path = node_path(self._paths, request.volume_path, "volume_path")
         if not await self._host.is_mount(path):
             raise NotFound(f"nothing is published at {path}")
         point = await known_point(self._shares, self._host, request.volume_id)
@@ -216,6 +218,20 @@ async def known_point(shares: Shares, host: Host, handle: str) -> Point:
     if point is None or point.handle != handle:
         raise NotFound(f"there is no volume {handle}")
     return point
+
+
+def _create(shares: Shares, point: Point) -> Point:
+    try:
+        return shares.create(point)
+    except files.Escapes as error:
+        raise FailedPrecondition(str(error)) from error
+
+
+def _safe_directory(shares: Shares, point: Point) -> str:
+    try:
+        return shares.safe_directory(point)
+    except files.Escapes as error:
+        raise FailedPrecondition(str(error)) from error
 
 
 def condition(point: Point, taken: int) -> v1.VolumeCondition:

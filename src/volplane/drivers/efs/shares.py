@@ -76,6 +76,13 @@ class Shares:
     def directory(self, point: Point) -> str:
         return os.path.join(self._root, point.file_system, point.path)
 
+    def safe_directory(self, point: Point) -> str:
+        """The directory, unless a link leads elsewhere: it may lie in one that a pod can write to."""
+        path = self.directory(point)
+        if os.path.realpath(path) != path:
+            raise files.Escapes(f"the directory of {point.handle} is reached through a symbolic link")
+        return path
+
     def get(self, point: str) -> Point | None:
         try:
             with open(self._record(point), "rb") as file:
@@ -92,7 +99,7 @@ class Shares:
         self.prepare()
         if known := self.get(point.id):
             return known
-        path = self.directory(point)
+        path = self.safe_directory(point)
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)

@@ -44,6 +44,7 @@ class ContainerSpec(Struct, frozen=True):
     pod_uid: str = ""
     pod_name: str = ""
     namespace: str = ""
+    service_account: str = ""  # of the pod
     name: str = ""
     image: str = ""
     command: tuple[str, ...] = ()
@@ -59,6 +60,7 @@ class ContainerSpec(Struct, frozen=True):
     privileged: bool = False
     attempt: int = 0
     log_path: str = ""
+    host_network: bool = False  # the pod asked for the machine's network
     host_pid: bool = False
     host_ipc: bool = False
     network: str = ""  # a network namespace to join, such as /run/netns/x; the host's if empty
@@ -104,6 +106,10 @@ class NotRunning(ContainerError):
 
 class StartFailed(ContainerError):
     """Nothing was started and nothing is left of it."""
+
+
+class NotAllowed(StartFailed):
+    """The pod may not run that image; it may be allowed later."""
 
 
 class ExecRefused(ContainerError):

@@ -2,19 +2,28 @@
 
 To the node a task looks like any container: it starts, logs, fails, is restarted. What it logs, in any room,
 goes to its own log, because the log's sink is a context variable of its task. It ends with this process.
+
+A task runs with the rights of the node, so it must not lend them to whoever names its image. It finds files
+only below its container's volume mounts, and an image that can do more than its container could (it holds
+the cloud account, or mounts file systems of the machine) is a `RestrictedImage`, which starts only for
+service accounts that may use it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import posixpath
+import stat
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
 from msgspec import Struct
 
 from volplane.base import clock, log
-from volplane.host import NodePaths
+from volplane.host import NodePaths, files
 from volplane.node.containers.base import (
     KILLED,
     Attached,
@@ -23,6 +32,7 @@ from volplane.node.containers.base import (
     Exec,
     ExecRefused,
     NoSuchContainer,
+    NotAllowed,
     NotRunning,
     StartFailed,
     State,
@@ -31,6 +41,11 @@ from volplane.node.containers.base import (
 from volplane.node.containers.logs import LogFile
 
 DEAF = 5.0  # seconds between two cancellations of a coroutine that swallows them
+LARGEST_FILE = 1 << 20  # bytes of a file that a task reads whole
+
+
+class NotMounted(SystemExit):
+    """A path of the container that is on none of its volumes, or leads out of one. Ends the container."""
 
 
 class TaskContext(Struct, frozen=True):
@@ -50,15 +65,72 @@ class TaskContext(Struct, frozen=True):
         return self.spec.args
 
     def path(self, container_path: str) -> str:
-        """The real path behind a path of the container: through its mounts, else the node's own."""
+        """The real path behind a path of the container. Raises NotMounted.
+
+        Links are followed inside the volume only: what the pod wrote there must not lead a task, which has
+        the node's rights, to files of the machine.
+        """
+        root, below = self._find_mount(container_path)
+        root = os.path.realpath(root)
+        resolved = os.path.realpath(os.path.join(root, below))
+        if resolved != root and not resolved.startswith(root.rstrip("/") + "/"):
+            raise NotMounted(f'path "{container_path}" leads out of its volume')
+        return resolved
+
+    @contextmanager
+    def open_directory(self, container_path: str) -> Iterator[str]:
+        """A path of the directory that stays the same one, whatever the pod puts in its place meanwhile."""
+        with self._open(container_path) as descriptor:
+            yield f"/proc/self/fd/{descriptor}"
+
+    def read(self, container_path: str) -> bytes:
+        """The content of a regular file. Raises NotMounted, OSError."""
+        with self._open(container_path) as descriptor:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise NotMounted(f'"{container_path}" is not a regular file')
+            with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+                return file.read(LARGEST_FILE)
+
+    @contextmanager
+    def _open(self, container_path: str) -> Iterator[int]:
+        root, below = self._find_mount(container_path)
+        try:
+            with files.opened_below(root, below) as descriptor:
+                yield descriptor
+        except files.Escapes as error:
+            raise NotMounted(f'path "{container_path}" leads out of its volume') from error
+
+    def _find_mount(self, container_path: str) -> tuple[str, str]:
+        """The source of the mount that a path is on, and the path below it."""
+        path = posixpath.normpath(container_path)
         for mount in sorted(self.spec.mounts, key=lambda m: -len(m.target)):
             target = mount.target.rstrip("/")
-            if container_path == target or container_path.startswith(target + "/"):
-                return mount.source.rstrip("/") + container_path[len(target) :]
-        return self.node.real(container_path)
+            if path == target or path.startswith(target + "/"):
+                return mount.source, path[len(target) :].lstrip("/")
+        raise NotMounted(
+            f'path "{container_path}" is not below a volume mount of container "{self.spec.name}": '
+            f"a built-in image sees no other files"
+        )
 
 
 TaskImage = Callable[[TaskContext], Awaitable[None]]
+# (namespace and name of a service account, name of an image): why it may not use it, "" if it may
+WhyNot = Callable[[str, str, str], Awaitable[str]]
+
+
+class RestrictedImage(Struct, frozen=True):
+    """A built-in image that can do more than its container could."""
+
+    name: str  # as RBAC rules call it
+    run: TaskImage
+    touches_host: Callable[[ContainerSpec], bool]  # which of its containers have to be privileged
+
+    def __call__(self, context: TaskContext) -> Awaitable[None]:
+        return self.run(context)
+
+
+async def _refuse_all(namespace: str, account: str, image: str) -> str:
+    return f'nobody may use the built-in image "{image}" on this node'
 
 
 class _Container:
@@ -96,9 +168,13 @@ class _Container:
 
 
 class TaskRuntime:
-    def __init__(self, images: Mapping[str, TaskImage], node: NodePaths) -> None:
+    def __init__(
+        self, images: Mapping[str, TaskImage], node: NodePaths, why_not: WhyNot = _refuse_all
+    ) -> None:
+        """`why_not` decides about restricted images."""
         self._images = images
         self._node = node
+        self._why_not = why_not
         self._containers: dict[str, _Container] = {}
 
     def runs(self, image: str) -> bool:
@@ -109,6 +185,8 @@ class TaskRuntime:
             return known.state
         if (image := self._images.get(spec.image)) is None:
             raise StartFailed(f'image "{spec.image}" is not built in')
+        if isinstance(image, RestrictedImage):
+            await self._check(image, spec)
         container = _Container(spec, self._node)
         container.task = asyncio.create_task(container.main(image), name=f"container {spec.name}")
         self._containers[spec.id] = container
@@ -119,6 +197,15 @@ class TaskRuntime:
 
     async def cancel_start(self, id: str) -> None:
         pass
+
+    async def _check(self, image: RestrictedImage, spec: ContainerSpec) -> None:
+        if why_not := await self._why_not(spec.namespace, spec.service_account, image.name):
+            raise NotAllowed(why_not)
+        if image.touches_host(spec) and not spec.privileged:
+            raise NotAllowed(
+                f'the built-in image "{image.name}" mounts file systems of the machine, '
+                f'and container "{spec.name}" is not privileged: set securityContext.privileged'
+            )
 
     async def stop(self, id: str, grace: float) -> State:
         container = self._known(id)

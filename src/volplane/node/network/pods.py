@@ -106,7 +106,18 @@ class PodNetwork:
             return False
         if pod.uid in self._outside:
             return False
-        return any(not self._is_builtin(c) for c in (*pod.spec.init_containers, *pod.spec.containers))
+        return not self._is_all_builtin(pod)
+
+    def is_missing(self, pod: Pod) -> bool:
+        """Whether a process of the pod would be in the machine's network, which it has not asked for.
+
+        A pod of built-in images alone needs no network of its own; an ephemeral container may be added to it.
+        """
+        wanted = self._settings.pod_network == BRIDGE and not self.refused and not pod.spec.host_network
+        return wanted and pod.uid not in self._outside and self._is_all_builtin(pod)
+
+    def _is_all_builtin(self, pod: Pod) -> bool:
+        return all(self._is_builtin(c) for c in (*pod.spec.init_containers, *pod.spec.containers))
 
     def address(self, uid: str, container: Container | None = None) -> str:
         """Where to reach a container of that pod; built-in ones are in this process."""

@@ -95,6 +95,7 @@ class Builder(Struct, frozen=True):
             pod_uid=pod.uid,
             pod_name=pod.name,
             namespace=pod.namespace,
+            service_account=pod.spec.service_account_name or "default",
             name=container.name,
             image=container.image,
             command=command,
@@ -112,6 +113,7 @@ class Builder(Struct, frozen=True):
             log_path=site.paths.real(
                 site.paths.log_file(pod.namespace, pod.name, pod.uid, container.name, attempt)
             ),
+            host_network=pod.spec.host_network,
             host_pid=pod.spec.host_pid,
             host_ipc=pod.spec.host_ipc,
             stdin=container.stdin,

@@ -16,7 +16,7 @@ from msgspec import structs
 from volplane.api.core import Container, LifecycleHandler, Pod
 from volplane.base import clock, trace
 from volplane.loops.events import Recorder
-from volplane.node.containers.base import ContainerError, State
+from volplane.node.containers.base import ContainerError, NotAllowed, State
 from volplane.node.manager import Mounted
 from volplane.node.network import Place, PodNetwork
 from volplane.node.pods import plan
@@ -132,6 +132,8 @@ class ContainerLoop:
                 await self._launch(pod, volumes, place, number, builtin=builtin)
         except ConfigError as error:
             return self._cannot(error.reason, "Failed", f"Error: {error}", str(error))
+        except NotAllowed as error:
+            return self._cannot("CreateContainerError", "Failed", f"Error: {error}", str(error))
         except (ContainerError, OSError) as error:
             return self._cannot("RunContainerError", "Failed", f"Error: {error}", str(error))
         await self._forget_old(pod.uid, number)
@@ -142,6 +144,11 @@ class ContainerLoop:
         self, pod: Pod, volumes: dict[str, Mounted], place: Place, number: int, *, builtin: bool
     ) -> None:
         name = self.container.name
+        if not builtin and self.kit.network.is_missing(pod):
+            raise NotAllowed(
+                f'container "{name}" would run in the network of the node: the other containers of the pod '
+                f"are built-in images, so the pod has no network of its own, and it has no hostNetwork"
+            )
         self._tell_image(pod, builtin)
         building = self.kit.builder.build(
             pod,

@@ -19,7 +19,7 @@ from volplane.api.storage import CSINode, VolumeAttachment
 from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import convert, v1
-from volplane.csi.outcome import CallError
+from volplane.csi.outcome import BadReply, CallError
 from volplane.loops.controller import Controller, Refused
 from volplane.loops.queue import Backoff
 from volplane.sidecars import Driver, secrets
@@ -256,15 +256,18 @@ class Attachments(Controller[str]):
 
     async def _published(self) -> dict[str, frozenset[str]]:
         published: dict[str, frozenset[str]] = {}
-        token = ""
+        token, seen = "", set[str]()
         while True:
             request = v1.ListVolumesRequest(max_entries=self.settings.max_entries, starting_token=token)
             page = await self.driver.call("ListVolumes", request, timeout=self.settings.timeout)
             for entry in page.entries:
                 published[entry.volume.volume_id] = frozenset(entry.status.published_node_ids)
+            if page.next_token in seen:
+                raise BadReply(f"ListVolumes: the reply is not valid: next_token {token!r} comes again")
             token = page.next_token
             if not token:
                 return published
+            seen.add(token)
 
 
 class Volumes(Controller[str]):

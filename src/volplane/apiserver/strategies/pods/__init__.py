@@ -8,7 +8,7 @@ from msgspec import structs
 
 from volplane.api import quantity
 from volplane.api.core import Container, Pod, PodCondition, PodSpec, PodStatus
-from volplane.api.errors import Cause, forbidden
+from volplane.api.errors import Cause, forbidden, invalid
 from volplane.apiserver.strategies.edit import changed, filled
 from volplane.apiserver.strategies.pods import admission, defaults, resize, spec, update
 from volplane.apiserver.strategy import Call, Strategy
@@ -47,6 +47,10 @@ class PodStrategy(Strategy[Pod]):
 
     def validate_create(self, call: Call, obj: Pod) -> list[Cause]:
         wrong = _whole(obj)
+        value = obj.metadata.annotations.get(update.MIRROR)
+        if value is not None and not obj.spec.node_name:
+            path = f"metadata.annotations[{update.MIRROR}]"
+            wrong.append(invalid(path, value, "must set spec.nodeName if mirror pod annotation is set"))
         if obj.spec.ephemeral_containers:
             wrong.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
         if obj.spec.node_name and obj.spec.scheduling_gates:
@@ -67,9 +71,10 @@ class PodStrategy(Strategy[Pod]):
             return _whole(new) + update.validate_ephemeral(old, new)
         if call.subresource == "resize":
             return resize.validate(old, new, qos_class(old.spec), qos_class(new.spec))
+        wrong = update.validate_annotations(old, new)
         if old.spec == new.spec:
-            return []
-        return _whole(new) + update.validate(old, new)
+            return wrong
+        return wrong + _whole(new) + update.validate(old, new)
 
     def validate_status(self, call: Call, old: Pod, new: Pod) -> list[Cause]:
         return update.validate_status(old, new)

@@ -18,6 +18,24 @@ MUTABLE = (
 )
 
 
+MIRROR = "kubernetes.io/config.mirror"
+APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
+
+
+def validate_annotations(old: Pod, new: Pod) -> list[Cause]:
+    """Annotations that say what a pod is stay as they were made, whoever writes, by whichever subresource."""
+    before, after = old.metadata.annotations, new.metadata.annotations
+    wrong: list[Cause] = []
+    for key in sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k)):
+        done = "remove or update" if key in before else "add"
+        path = f"metadata.annotations[{key}]"
+        if key == MIRROR:
+            wrong.append(forbidden(path, f"may not {done} mirror pod annotation"))
+        elif key.startswith(APP_ARMOR):
+            wrong.append(forbidden(path, f"may not {done} AppArmor annotations"))
+    return wrong
+
+
 def validate(old: Pod, new: Pod) -> list[Cause]:
     before, after = old.spec, new.spec
     for name in ("containers", "init_containers"):
@@ -128,7 +146,7 @@ def validate_ephemeral(old: Pod, new: Pod) -> list[Cause]:
 
 
 def validate_status(old: Pod, new: Pod) -> list[Cause]:
-    wrong: list[Cause] = []
+    wrong = validate_annotations(old, new)
     for at, condition in enumerate(new.status.conditions):
         wrong += checks.qualified(f"status.conditions[{at}].Type", condition.type)
     if new.status.nominated_node_name and new.status.nominated_node_name != old.status.nominated_node_name:

@@ -1,0 +1,70 @@
+"""The clients of sidecars that run inside this process: each acts as the service account of its pod.
+
+They would need no account to reach the API server, and so could do everything; but whoever may create a pod
+may name a sidecar's image, and gives it its arguments and its driver. So the server judges their requests as
+those of the account, and they share the caches of this process only of kinds that it may list and watch.
+
+Ours patch where upstream's sidecars update, and watch what they only list. An account that upstream's own
+manifest has made for such a sidecar is therefore put into a group whose role (`roles.yaml`) has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from volplane.api.meta import Resource
+from volplane.apiserver.auth.authorize import Act
+from volplane.apiserver.core import Core
+from volplane.apiserver.local import Local
+from volplane.apiserver.strategy import User
+from volplane.client.cache import Cache, Caches
+from volplane.client.client import Client
+from volplane.node.containers.task import TaskContext
+from volplane.node.permissions import user_of
+
+T = TypeVar("T", bound=Resource)
+
+# What an account may do that was made for that sidecar. It is much: whoever may create volumes can reach the
+# files of every node.
+MADE_FOR = {
+    "csi-provisioner": Act("create", plural="persistentvolumes"),
+    "csi-attacher": Act("patch", "storage.k8s.io", "volumeattachments", subresource="status"),
+    "csi-resizer": Act("patch", plural="persistentvolumeclaims", subresource="status"),
+    "csi-snapshotter": Act(
+        "update", "snapshot.storage.k8s.io", "volumesnapshotcontents", subresource="status"
+    ),
+}
+
+
+class AccountCaches(Caches):
+    """The caches of all where the account may see them, else caches of its own, which fill when it may."""
+
+    def __init__(self, transport: Local, shared: Caches) -> None:
+        super().__init__(transport)
+        self._local, self._shared = transport, shared
+        self._sharing: dict[tuple[type[Resource], str, str], bool] = {}
+
+    def get(self, type: type[T], *, namespace: str = "", labels: str = "", fields: str = "") -> Cache[T]:
+        key = (type, namespace, fields)
+        if key not in self._sharing:
+            allowed = (self._local.allows(verb, type, namespace, fields) for verb in ("list", "watch"))
+            self._sharing[key] = all(allowed)
+        if self._sharing[key]:
+            return self._shared.get(type, namespace=namespace, labels=labels, fields=fields)
+        return super().get(type, namespace=namespace, labels=labels, fields=fields)
+
+
+@asynccontextmanager
+async def account_client(
+    server: Core, shared: Caches, component: str, context: TaskContext
+) -> AsyncIterator[Client]:
+    """The client of a sidecar; `shared` are the caches of this process."""
+    user = User(*user_of(context.spec.namespace, context.spec.service_account))
+    made_for = MADE_FOR.get(component)
+    if made_for is not None and server.authority.allows(user, made_for):
+        user = User(user.name, (*user.groups, f"volplane:{component}"))
+    transport = server.local(user)
+    async with AccountCaches(transport, shared) as caches:
+        yield Client(transport, caches=caches, component=component)

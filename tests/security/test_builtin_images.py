@@ -1,0 +1,409 @@
+"""Built-in images lend nobody their power: the cloud account, mounts of the machine, the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loops.inprocess import until, world
+from tests.support.up import Up
+from volplane.api.core import (
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Secret,
+    ServiceAccount,
+)
+from volplane.api.errors import Forbidden
+from volplane.api.meta import ObjectMeta
+from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
+from volplane.api.storage import StorageClass
+from volplane.cluster.accounts import account_client
+from volplane.cluster.grants import find_grants
+from volplane.cluster.images import Kit, by_account, images
+from volplane.drivers import ebs
+from volplane.host import Host, NodePaths
+from volplane.node.containers.base import ContainerSpec, Mount, NotAllowed
+from volplane.node.containers.task import TaskContext, TaskRuntime
+from volplane.node.programs import Programs
+
+TENANT = "tenant"
+ENDPOINT = "--endpoint=unix:///s/csi.sock"
+RBAC = "rbac.authorization.k8s.io"
+
+# name of the pod: image, arguments, which image of RBAC's it is ("": it is no built-in image)
+ATTEMPTS = {
+    "ebs-controller": ("volplane/ebs-plugin", ["controller", ENDPOINT], "ebs-plugin"),
+    "ebs-node": ("volplane/ebs-plugin", ["node", ENDPOINT], "ebs-plugin"),
+    "efs-controller": ("volplane/efs-plugin", ["controller", ENDPOINT], "efs-plugin"),
+    "efs-node": ("volplane/efs-plugin", ["node", ENDPOINT], "efs-plugin"),
+    "fencer": ("volplane/node-fencer", [], "node-fencer"),
+    "tag": ("volplane/ebs-plugin:v1", ["controller", ENDPOINT], ""),
+    "registry": ("docker.io/volplane/ebs-plugin", ["controller", ENDPOINT], ""),
+    "digest": ("volplane/efs-plugin@sha256:" + "0" * 64, ["controller", ENDPOINT], ""),
+    "mirror": ("evil.example/volplane/efs-plugin:v2", ["controller", ENDPOINT], ""),
+}
+
+
+def pod(name: str, image: str, args: list[str], *, namespace: str = TENANT, **more: Any) -> dict[str, Any]:
+    container = {
+        "name": "c",
+        "image": image,
+        "args": args,
+        "env": [{"name": "CSI_NODE_NAME", "value": "worker-1"}],
+        "volumeMounts": [{"name": "s", "mountPath": "/s"}],
+        **more,
+    }
+    spec = {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+        "volumes": [{"name": "s", "emptyDir": {}}],
+    }
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def role(name: str, *image: str) -> list[dict[str, Any]]:
+    """The images may be used by the account `trusted` of the tenant."""
+    rule = {
+        "apiGroups": ["volplane.dev"],
+        "resources": ["builtinimages"],
+        "resourceNames": list(image),
+        "verbs": ["use"],
+    }
+    head = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": name}}
+    bound = {
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": "trusted", "namespace": TENANT}],
+    }
+    return [head | {"kind": "ClusterRole", "rules": [rule]}, head | {"kind": "ClusterRoleBinding"} | bound]
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Up]:
+    with Up(nodes=1) as cluster:
+        apply(
+            cluster,
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TENANT}},
+            *(
+                {
+                    "apiVersion": "v1",
+                    "kind": "ServiceAccount",
+                    "metadata": {"name": name, "namespace": TENANT},
+                }
+                for name in ("trusted", "default")
+            ),
+            {  # everything, but in this namespace only
+                "apiVersion": f"{RBAC}/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": "owner", "namespace": TENANT},
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
+                "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": TENANT}],
+            },
+        )
+        yield cluster
+    assert cluster.leftovers() == {}
+
+
+def apply(up: Up, *objects: dict[str, Any]) -> None:
+    up.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+
+
+def statuses(up: Up, name: str) -> list[dict[str, Any]]:
+    status = up.get("pod", name, "-n", TENANT)["status"]
+    sorts = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+    return [one for sort in sorts for one in status.get(sort, [])]
+
+
+def is_refused(up: Up, name: str, container: str = "c") -> bool:
+    state = next(s for s in statuses(up, name) if s["name"] == container)["state"]
+    return bool(state.get("waiting", {}).get("reason") == "CreateContainerError")
+
+
+def events(up: Up, name: str) -> list[tuple[str, str]]:
+    found = up.items("events", "-n", TENANT, "--field-selector", f"involvedObject.name={name}")
+    return [(e["reason"], e["message"]) for e in found]
+
+
+def sockets(up: Up, name: str) -> list[Path]:
+    uid = up.get("pod", name, "-n", TENANT)["metadata"]["uid"]
+    return list((up.directory / "n/1/pods" / uid / "volumes/kubernetes.io~empty-dir").glob("*/*"))
+
+
+@pytest.mark.root
+@pytest.mark.peer("kubectl")
+def test_a_tenant_does_not_get_a_driver_by_naming_its_image(up: Up) -> None:
+    apply(up, *(pod(name, image, args) for name, (image, args, _) in ATTEMPTS.items()))
+    for name, (_, _, known) in ATTEMPTS.items():
+        if not known:  # whatever runs in its place is an ordinary container
+            up.wait(f"{name} is tried", lambda name=name: "ImageNotAvailable" in dict(events(up, name)))
+        else:
+            up.wait(f"{name} is refused", lambda name=name: is_refused(up, name))
+            told = up.wait("it is told why", lambda name=name: dict(events(up, name)).get("Failed"))
+            assert f'service account "tenant/default" may not use the built-in image "{known}"' in told
+            assert 'verb "use" on resource "builtinimages" in API group "volplane.dev"' in told
+        assert sockets(up, name) == [], name
+    up.kubectl("delete", "pods", "--all", "-n", TENANT)
+
+
+@pytest.mark.root
+@pytest.mark.peer("kubectl")
+def test_neither_as_an_init_container_nor_as_an_ephemeral_one(up: Up) -> None:
+    first = pod("first", "busybox", ["sleep", "86400"])
+    plugin = {"name": "plugin", "image": "volplane/ebs-plugin", "args": ["controller", ENDPOINT]}
+    mounted = plugin | {"volumeMounts": [{"name": "s", "mountPath": "/s"}]}
+    first["spec"]["initContainers"] = [mounted]
+    forever = pod("forever", "busybox", ["sleep", "86400"])
+    forever["spec"]["initContainers"] = [mounted | {"restartPolicy": "Always"}]
+    later = pod("later", "busybox", ["sleep", "86400"])
+    apply(up, first, forever, later)
+    patch = json.dumps({"spec": {"ephemeralContainers": [mounted]}})
+    up.wait("it runs", lambda: statuses(up, "later")[0]["ready"])
+    up.kubectl("patch", "pod", "later", "-n", TENANT, "--subresource=ephemeralcontainers", "-p", patch)
+    for name in ("first", "forever", "later"):
+        up.wait(f"{name} is refused", lambda name=name: is_refused(up, name, "plugin"))
+        assert sockets(up, name) == [], name
+    up.kubectl("delete", "pods", "--all", "-n", TENANT)
+
+
+@pytest.mark.root
+@pytest.mark.peer("kubectl")
+def test_an_account_that_may_use_the_image_runs_it_and_only_privileged_on_the_host(up: Up) -> None:
+    waiting = pod("waiting", "volplane/ebs-plugin", ["controller", ENDPOINT])
+    weak = pod("weak", "volplane/ebs-plugin", ["node", ENDPOINT])
+    strong = pod("strong", "volplane/ebs-plugin", ["node", ENDPOINT], securityContext={"privileged": True})
+    for one in (waiting, weak, strong):
+        one["spec"]["serviceAccountName"] = "trusted"
+    apply(up, waiting)
+    up.wait("it is refused", lambda: is_refused(up, "waiting"))
+    apply(up, *role("tenant-ebs", "ebs-plugin"), weak, strong)
+    for name in ("waiting", "strong"):
+        up.wait(f"{name} runs", lambda name=name: statuses(up, name)[0]["ready"])
+    up.wait("it is refused", lambda: is_refused(up, "weak"))
+    told = up.wait("it is told why", lambda: dict(events(up, "weak")).get("Failed"))
+    assert 'container "c" is not privileged' in told
+    assert sockets(up, "weak") == []
+    up.kubectl("delete", "clusterrole/tenant-ebs", "clusterrolebinding/tenant-ebs")
+    up.kubectl("delete", "pods", "--all", "-n", TENANT)
+
+
+@pytest.mark.root
+@pytest.mark.peer("kubectl")
+def test_an_ephemeral_container_of_a_pod_of_sidecars_is_not_in_the_network_of_the_node(up: Up) -> None:
+    apply(up, pod("sidecars", "evil.example/livenessprobe:v2", ["--csi-address=/s/csi.sock"]))
+    up.wait("it runs", lambda: statuses(up, "sidecars")[0]["ready"])
+    inside = {"name": "inside", "image": "busybox", "command": ["sleep", "86400"]}
+    patch = json.dumps({"spec": {"ephemeralContainers": [inside]}})
+    up.kubectl("patch", "pod", "sidecars", "-n", TENANT, "--subresource=ephemeralcontainers", "-p", patch)
+    up.wait("it is refused", lambda: is_refused(up, "sidecars", "inside"))
+    up.kubectl("delete", "pods", "--all", "-n", TENANT)
+
+
+@pytest.mark.root
+@pytest.mark.peer("kubectl")
+def test_the_drivers_that_come_with_the_program_run(up: Up) -> None:
+    pods = up.items("pods", "-n", "kube-system")
+    plugins = [c for p in pods for c in p["status"]["containerStatuses"] if c["name"].endswith("-plugin")]
+    assert sorted(c["name"] for c in plugins if c["ready"]) == [
+        *["ebs-plugin"] * 3,  # two of the controller, one of the node
+        *["efs-plugin"] * 2,
+    ]
+    assert not [e for e in up.items("events", "-n", "kube-system") if e["reason"] == "Failed"]
+
+
+# --- sidecars: as their pod's account
+
+
+def context(*mounts: Mount, account: str = "default", **more: Any) -> TaskContext:
+    spec = ContainerSpec(id="x", name="c", namespace=TENANT, service_account=account, mounts=mounts, **more)
+    return TaskContext(spec, NodePaths("/d/n/1"), asyncio.Event())
+
+
+async def test_a_sidecar_in_this_process_may_do_what_its_account_may() -> None:
+    async with world() as w:
+        admin = w.role("admin")
+        await admin.create(Namespace(metadata=ObjectMeta(name=TENANT)))
+        secret = Secret(metadata=ObjectMeta(name="key", namespace=TENANT), string_data={"k": "v"})
+        await admin.create(secret)
+        async with account_client(w.core, w.caches, "csi-provisioner", context()) as client:
+            with pytest.raises(Forbidden):
+                await client.get(Secret, "key", TENANT)
+            with pytest.raises(Forbidden):
+                await client.create(PersistentVolume(metadata=ObjectMeta(name="pv")))
+            with pytest.raises(Forbidden):
+                await client.patch(Namespace, "kube-system", merge={"metadata": {"labels": {"a": "b"}}})
+            await w.caches.get(Secret).synced()
+            assert not client.cache(Secret).all(), "it sees what others have listed"
+
+
+async def test_the_account_of_a_driver_by_upstreams_role_can_provision_here() -> None:
+    """Upstream's role lets it update claims, where ours patch; the difference is a role of ours."""
+    rules = (
+        PolicyRule(
+            verbs=("get", "list", "watch", "create", "delete"),
+            api_groups=("",),
+            resources=("persistentvolumes",),
+        ),
+        PolicyRule(
+            verbs=("get", "list", "watch", "update"), api_groups=("",), resources=("persistentvolumeclaims",)
+        ),
+    )
+    async with world() as w:
+        admin = w.role("admin")
+        await apply_roles(admin)
+        await admin.create(Namespace(metadata=ObjectMeta(name=TENANT)))
+        await admin.create(ServiceAccount(metadata=ObjectMeta(name="upstream", namespace=TENANT)))
+        await admin.create(StorageClass(metadata=ObjectMeta(name="c"), provisioner="x.example"))
+        await admin.create(ClusterRole(metadata=ObjectMeta(name="runner"), rules=rules))
+        bound = ClusterRoleBinding(
+            metadata=ObjectMeta(name="runner"),
+            role_ref=RoleRef(api_group=RBAC, kind="ClusterRole", name="runner"),
+            subjects=(Subject(kind="ServiceAccount", name="upstream", namespace=TENANT),),
+        )
+        await admin.create(bound)
+
+        async def may_patch(account: str) -> bool:
+            at = context(account=account)
+            async with account_client(w.core, w.caches, "csi-provisioner", at) as client:
+                try:
+                    await client.patch(PersistentVolumeClaim, "none", TENANT, merge={}, missing_ok=True)
+                except Forbidden:
+                    return False
+                return client.cache(PersistentVolumeClaim) is w.caches.get(PersistentVolumeClaim)
+
+        await until(lambda: may_patch("upstream"))
+        assert not await may_patch("default")
+
+
+async def apply_roles(client: Any) -> None:
+    from volplane.cluster.apply import ROLES, apply
+
+    await apply(client, (ROLES,))
+
+
+def test_a_manifest_of_the_operator_gives_its_sidecars_their_roles_and_nobody_else_any() -> None:
+    containers = [
+        {"name": "a", "image": "k8s.gcr.io/sig-storage/csi-attacher:v3"},
+        {"name": "p", "image": "other.example/csi-provisioner:v3"},
+        {"name": "own", "image": "other.example/csi-resizer:v3", "command": ["/csi-resizer"]},
+        {"name": "driver", "image": "other.example/driver"},
+    ]
+    spec = {"template": {"spec": {"serviceAccountName": "sa", "containers": containers}}}
+    driver = {"kind": "DaemonSet", "metadata": {"name": "d", "namespace": "n"}, "spec": spec}
+    plain = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers[3:]}}
+    found = list(find_grants([driver, plain, {"kind": "Namespace", "metadata": {"name": "n"}}], Programs()))
+    assert [(f["kind"], f["roleRef"]["name"]) for f in found] == [
+        ("ClusterRoleBinding", "ebs-external-attacher-role"),
+        ("ClusterRoleBinding", "ebs-external-provisioner-role"),
+        ("RoleBinding", "volplane:csi-leases"),
+    ]
+    subject = {"kind": "ServiceAccount", "name": "sa", "namespace": "n"}
+    assert all(f["subjects"] == [subject] for f in found)
+
+
+# --- sidecars: files of their container alone
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Path]:
+    """The volume of a pod that has been put links into, and a directory of the machine."""
+    inside, outside = tmp_path / "volume", tmp_path / "machine"
+    (inside / "sub").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").write_text("the node's")
+    (inside / "out").symlink_to(outside)
+    (inside / "file").symlink_to(outside / "secret")
+    (inside / "up").symlink_to("../machine")
+    (inside / "gone").symlink_to("/nowhere/at/all")
+    (inside / "in").symlink_to("sub")
+    (inside / "sub/loop").symlink_to("../out")
+    os.mkfifo(inside / "pipe")
+    return {"inside": inside, "outside": outside}
+
+
+ESCAPES = ["out", "out/csi.sock", "file", "up/csi.sock", "gone", "sub/loop/csi.sock", "in/loop"]
+
+
+@pytest.mark.parametrize("path", [*ESCAPES, "../machine/secret", "sub/../../machine", "./../machine/x"])
+def test_a_sidecar_follows_no_path_out_of_its_volume(places: dict[str, Path], path: str) -> None:
+    at = context(Mount(str(places["inside"]), "/s"))
+    with pytest.raises(SystemExit):
+        at.path(f"/s/{path}")
+    with pytest.raises((SystemExit, FileNotFoundError)):
+        at.read(f"/s/{path}")
+    with pytest.raises((SystemExit, FileNotFoundError)), at.open_directory(f"/s/{path}"):
+        pass
+
+
+def test_a_sidecar_follows_links_inside_its_volume(places: dict[str, Path]) -> None:
+    at = context(Mount(str(places["inside"]), "/s"))
+    (places["inside"] / "sub/token").write_text("word")
+    assert at.path("/s/in/csi.sock") == str(places["inside"] / "sub/csi.sock")
+    assert at.read("/s/in/token") == b"word"
+    with pytest.raises(SystemExit):
+        at.read("/s/pipe")
+
+
+async def test_a_token_is_not_read_from_a_file_of_the_machine(places: dict[str, Path]) -> None:
+    """It would be sent to whatever server the pod's environment names."""
+    (places["inside"] / "token").symlink_to(places["outside"] / "secret")
+    (places["inside"] / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\n")
+    mount = Mount(str(places["inside"]), "/var/run/secrets/kubernetes.io/serviceaccount")
+    env = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    with pytest.raises(SystemExit, match="leads out of its volume"):
+        async with by_account("csi-attacher", context(mount, env=env)):
+            pass
+
+
+REGISTRATION = [
+    "--kubelet-registration-path=/csi/csi.sock",
+    "--csi-address=/s/csi.sock",
+]
+
+
+@pytest.mark.parametrize("place", ["/registry", "/s/link", "/s/../registry"])
+async def test_a_registrar_without_the_registry_mounted_registers_nothing(tmp_path: Path, place: str) -> None:
+    registry, volume = tmp_path / "plugins_registry", tmp_path / "volume"
+    registry.mkdir()
+    volume.mkdir()
+    (volume / "link").symlink_to(registry)
+    host = Host()
+    tasks = TaskRuntime(
+        images(Kit(by_account, host, ebs.Account(), {}, "")), NodePaths(str(tmp_path), identity=True)
+    )
+    path = f"--plugin-registration-path={str(registry) if place == '/registry' else place}"
+    spec = ContainerSpec(
+        id="x",
+        name="registrar",
+        image="evil.example/csi-node-driver-registrar:v9",
+        args=(*REGISTRATION, path),
+        mounts=(Mount(str(volume), "/s"),),
+        log_path=str(tmp_path / "log"),
+    )
+    try:
+        await tasks.start(spec)
+        ended = await tasks.wait("x")
+        assert ended.exit_code == 1
+        assert not list(registry.iterdir())
+        assert "volume" in (tmp_path / "log").read_text()
+    finally:
+        await tasks.close()
+        await host.close()
+
+
+async def test_without_anybody_to_ask_a_restricted_image_does_not_run(tmp_path: Path) -> None:
+    host = Host()
+    tasks = TaskRuntime(images(Kit(by_account, host, ebs.Account(), {}, "")), NodePaths(str(tmp_path)))
+    try:
+        with pytest.raises(NotAllowed):
+            await tasks.start(ContainerSpec(id="x", image="volplane/node-fencer"))
+        assert await tasks.state("x") is None
+    finally:
+        await tasks.close()
+        await host.close()

@@ -1,0 +1,241 @@
+"""Drivers mount, measure and remove nothing outside of the kubelet's directory, whatever a request names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+from msgspec import Struct
+
+from volplane.csi import v1
+from volplane.csi.outcome import CallError, Code
+from volplane.drivers import ebs, efs
+from volplane.drivers.efs.driver import Controller
+from volplane.drivers.efs.driver import Node as EfsNode
+from volplane.host import Host, NodePaths, mounts
+from volplane.sdk import Driver, Local
+
+pytestmark = [pytest.mark.root]
+
+MOUNT = v1.VolumeCapability(
+    mount=v1.VolumeCapability.MountVolume(),
+    access_mode=v1.VolumeCapability.AccessMode(mode=v1.VolumeCapability.AccessMode.MULTI_NODE_MULTI_WRITER),
+)
+ONE_NODE = v1.VolumeCapability(
+    mount=v1.VolumeCapability.MountVolume(fs_type="ext4"),
+    access_mode=v1.VolumeCapability.AccessMode(mode=v1.VolumeCapability.AccessMode.SINGLE_NODE_WRITER),
+)
+
+# As the wire has them, and as the machine does: {root} is the node's directory, {out} another one. None would
+# do harm if a driver did not refuse it.
+OUTSIDE = {
+    "another directory": "{out}/victim",
+    "a directory of the kernel": "/proc/volplane-victim",
+    "another of the kernel": "/sys/volplane-victim",
+    "the kubelet's directory itself": "/var/lib/kubelet",
+    "the node's directory itself": "{root}",
+    "a directory with the same beginning": "{root}-other/pods/x",
+    "up from the wire": "/var/lib/kubelet/../../../{out}/victim",
+    "up from the node": "{root}/pods/../../out/victim",
+    "a dot": "/var/lib/kubelet/./pods/x",
+    "an empty part": "/var/lib/kubelet//pods/x",
+    "a link on the way": "/var/lib/kubelet/pods/link/victim",
+    "a link to itself": "/var/lib/kubelet/pods/straight",
+    "a link inside that leads to one outside": "/var/lib/kubelet/pods/near/link/victim",
+    "the devices of the node": "/dev/victim",
+    "the logs of the node": "/var/log/pods/victim",
+}
+
+
+class Machine(Struct, frozen=True):
+    host: Host
+    ebs: Local
+    efs: Local
+    volume: str
+    root: Path
+    out: Path
+
+    def path(self, name: str) -> str:
+        return OUTSIDE[name].format(root=self.root, out=self.out)
+
+    def requests(self, path: str) -> Iterator[tuple[Local, str, Message]]:
+        disk, good = "vol-1", f"{self.root}/plugins/good"
+        yield (
+            self.ebs,
+            "NodeStageVolume",
+            v1.NodeStageVolumeRequest(
+                volume_id=disk, staging_target_path=path, volume_capability=ONE_NODE, publish_context=DEVICE
+            ),
+        )
+        unstage = v1.NodeUnstageVolumeRequest(volume_id=disk, staging_target_path=path)
+        yield self.ebs, "NodeUnstageVolume", unstage
+        for staging, target in ((good, path), (path, good)):
+            request = v1.NodePublishVolumeRequest(
+                volume_id=disk,
+                staging_target_path=staging,
+                target_path=target,
+                volume_capability=ONE_NODE,
+                publish_context=DEVICE,
+            )
+            yield self.ebs, "NodePublishVolume", request
+        publish = v1.NodePublishVolumeRequest(
+            volume_id=self.volume, target_path=path, volume_capability=MOUNT
+        )
+        yield self.efs, "NodePublishVolume", publish
+        for driver, volume in ((self.ebs, disk), (self.efs, self.volume)):
+            unpublish = v1.NodeUnpublishVolumeRequest(volume_id=volume, target_path=path)
+            yield driver, "NodeUnpublishVolume", unpublish
+            yield (
+                driver,
+                "NodeGetVolumeStats",
+                v1.NodeGetVolumeStatsRequest(volume_id=volume, volume_path=path),
+            )
+        yield self.ebs, "NodeExpandVolume", v1.NodeExpandVolumeRequest(volume_id=disk, volume_path=path)
+
+
+DEVICE = {"devicePath": "/dev/xvdba"}
+
+
+@asynccontextmanager
+async def machine(directory: Path) -> AsyncIterator[Machine]:
+    root, out = directory / "node", directory / "out"
+    (root / "pods/near").mkdir(parents=True)
+    (out / "victim").mkdir(parents=True)
+    (root / "pods/link").symlink_to(out)
+    (root / "pods/near/link").symlink_to("../link")
+    (root / "pods/straight").symlink_to(out / "victim")
+    host, shares, paths = Host(), efs.Shares(str(directory / "efs")), NodePaths(str(root))
+    controller = Controller(shares, host)
+    await controller.start()
+    made = v1.CreateVolumeRequest(name="one", volume_capabilities=[MOUNT])
+    volume = (await Local(controller).call("CreateVolume", made)).volume.volume_id
+    node = Local(ebs.Node(ebs.Place("i-1", "us-east-1a"), host, paths))
+    try:
+        yield Machine(host, node, Local(EfsNode(shares, "n", host, paths)), volume, root, out)
+    finally:
+        for entry in mounts.read_table().under(str(directory)):
+            mounts.unmount(entry.target, detach=True)
+        await host.close()
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+async def test_a_path_outside_of_the_kubelets_directory_is_refused(tmp_path: Path, name: str) -> None:
+    async with machine(tmp_path) as m:
+        path = m.path(name)
+        before = mounts.read_table().under(str(tmp_path))
+        for driver, method, request in m.requests(path):
+            with pytest.raises(CallError) as refused:
+                await driver.call(method, request)
+            assert refused.value.code is Code.INVALID_ARGUMENT, (method, refused.value)
+            assert f'_path "{path}" ' in refused.value.message
+        assert mounts.read_table().under(str(tmp_path)) == before
+        assert (m.out / "victim").is_dir()
+
+
+async def test_a_path_below_the_kubelets_directory_is_used(tmp_path: Path) -> None:
+    async with machine(tmp_path) as m:
+        for path in ("/var/lib/kubelet/pods/u/mount", f"{m.root}/pods/near/mount"):
+            publish = v1.NodePublishVolumeRequest(
+                volume_id=m.volume, target_path=path, volume_capability=MOUNT
+            )
+            await m.efs.call("NodePublishVolume", publish)
+            stats = v1.NodeGetVolumeStatsRequest(volume_id=m.volume, volume_path=path)
+            assert (await m.efs.call("NodeGetVolumeStats", stats)).usage
+            unpublish = v1.NodeUnpublishVolumeRequest(volume_id=m.volume, target_path=path)
+            await m.efs.call("NodeUnpublishVolume", unpublish)
+        assert not (m.root / "pods/u/mount").exists()
+
+
+@pytest.mark.parametrize("volume", ["../../out", "vol-1/../../../out/victim", "/etc"])
+@pytest.mark.parametrize("device", ["", "/dev/xvdba"])
+async def test_the_id_of_a_disk_is_no_path(tmp_path: Path, volume: str, device: str) -> None:
+    async with machine(tmp_path) as m:
+        request = v1.NodeStageVolumeRequest(
+            volume_id=volume,
+            staging_target_path="/var/lib/kubelet/plugins/x",
+            volume_capability=ONE_NODE,
+            publish_context={"devicePath": device} if device else {},
+        )
+        with pytest.raises(CallError, match="is not the id of a disk"):
+            await m.ebs.call("NodeStageVolume", request)
+
+
+@pytest.mark.parametrize("device", ["/etc/passwd", "/dev/../etc/passwd", "dev/sda", "/dev", "/devices/x"])
+async def test_a_device_is_below_dev(tmp_path: Path, device: str) -> None:
+    async with machine(tmp_path) as m:
+        request = v1.NodeStageVolumeRequest(
+            volume_id="vol-1",
+            staging_target_path="/var/lib/kubelet/plugins/x",
+            volume_capability=ONE_NODE,
+            publish_context={"devicePath": device},
+        )
+        with pytest.raises(CallError, match="is not below /dev"):
+            await m.ebs.call("NodeStageVolume", request)
+
+
+@pytest.mark.parametrize(
+    "handle", ["fs-00000001::../../out", "../../etc/passwd", "fs-00000001::fsap-0/../..", "fs-../::fsap-1"]
+)
+async def test_the_handle_of_a_share_is_no_path(tmp_path: Path, handle: str) -> None:
+    async with machine(tmp_path) as m:
+        request = v1.NodePublishVolumeRequest(
+            volume_id=handle, target_path="/var/lib/kubelet/pods/u/mount", volume_capability=MOUNT
+        )
+        with pytest.raises(CallError) as refused:
+            await m.efs.call("NodePublishVolume", request)
+        assert refused.value.code is Code.NOT_FOUND
+
+
+async def test_a_share_inside_a_directory_of_a_pod_is_not_made_through_its_link(tmp_path: Path) -> None:
+    """A class whose base path is another volume's directory: what is in there is the pod's."""
+    host, shares = Host(), efs.Shares(str(tmp_path / "efs"))
+    controller = Local(Controller(shares, host))
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o755)
+    theirs = tmp_path / "efs/fs-00000001/theirs"
+    theirs.mkdir(parents=True)
+    (theirs / "sub").symlink_to(victim)
+    owner = os.stat(victim).st_gid
+    try:
+        for pattern in ("sub", "sub/deeper"):
+            parameters = {"basePath": "/theirs", "subPathPattern": pattern, "ensureUniqueDirectory": "false"}
+            request = v1.CreateVolumeRequest(name=pattern, volume_capabilities=[MOUNT], parameters=parameters)
+            with pytest.raises(CallError, match="through a symbolic link") as refused:
+                await controller.call("CreateVolume", request)
+            assert refused.value.code is Code.FAILED_PRECONDITION
+        assert os.stat(victim).st_gid == owner
+        assert not list(victim.iterdir())
+    finally:
+        await host.close()
+
+
+class Bounded(Driver):
+    name = "bounded.example.com"
+
+    async def node_publish_volume(self, request: v1.NodePublishVolumeRequest) -> v1.NodePublishVolumeResponse:
+        return v1.NodePublishVolumeResponse()
+
+    async def node_unpublish_volume(
+        self, request: v1.NodeUnpublishVolumeRequest
+    ) -> v1.NodeUnpublishVolumeResponse:
+        return v1.NodeUnpublishVolumeResponse()
+
+    async def node_get_info(self, request: v1.NodeGetInfoRequest) -> v1.NodeGetInfoResponse:
+        return v1.NodeGetInfoResponse(node_id="n")
+
+
+async def test_a_driver_made_with_the_sdk_can_ask_for_the_same(tmp_path: Path) -> None:
+    driver = Bounded()
+    driver.kubelet_root = str(tmp_path)
+    for path, fits in ((f"{tmp_path}/pods/x", True), (f"{tmp_path}/../x", False), ("/etc", False)):
+        request = v1.NodePublishVolumeRequest(volume_id="v", target_path=path, volume_capability=MOUNT)
+        if fits:
+            await Local(driver).call("NodePublishVolume", request)
+            continue
+        with pytest.raises(CallError) as refused:
+            await Local(driver).call("NodePublishVolume", request)
+        assert refused.value.code is Code.INVALID_ARGUMENT

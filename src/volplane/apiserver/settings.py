@@ -25,6 +25,10 @@ class Settings(Struct, frozen=True):
         int, about("concurrent reads of one user; more are answered with 429. 0: no limit")
     ] = 400
     max_mutating_requests_inflight: Annotated[int, about("the same for writes")] = 200
+    max_connections: Annotated[
+        int,
+        about("open connections; 0: a quarter of the file descriptors of the process, at most 4096"),
+    ] = 0
     etcd_servers: Annotated[
         tuple[str, ...], about("keep the state in this etcd cluster: https://host:2379,…", value="URL,…")
     ] = ()

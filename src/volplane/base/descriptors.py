@@ -12,6 +12,8 @@ import os
 import resource
 from contextlib import suppress
 
+from volplane.base import metrics
+
 log = logging.getLogger(__name__)
 
 MOST = 1 << 20  # a hard limit of a billion, as some container engines set it, is no number to plan with
@@ -49,3 +51,7 @@ def restore_limit(pid: int) -> None:
     if _before and _before[0][0] != resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         with suppress(OSError):  # it has ended already
             resource.prlimit(pid, resource.RLIMIT_NOFILE, _before[0])
+
+
+metrics.gauge("process_open_fds", "Number of open file descriptors.").set_function(open_count)
+metrics.gauge("process_max_fds", "Maximum number of open file descriptors.").set_function(limit)

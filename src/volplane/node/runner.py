@@ -25,6 +25,7 @@ from volplane.loops import waits
 from volplane.loops.events import Recorder
 from volplane.loops.waits import Told, on_wall
 from volplane.node import machine
+from volplane.node.admission import Admission
 from volplane.node.api import KubeletApi
 from volplane.node.containers.base import Runtime
 from volplane.node.containers.launch import Launcher
@@ -125,6 +126,8 @@ class NodeRole:
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
         self.pods.shared.hopeless = self.limits.exceeded
+        shared.admission = Admission(self.runtimes.is_builtin, self.object.set_pressure)
+        self.object.on_heartbeat = shared.admission.look
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None

@@ -1,5 +1,6 @@
-"""The listening sockets: connections are accepted here, one call each, so that nothing is lost or spun on when
-descriptors run out.
+"""The listening sockets: connections are accepted here, one call each.
+
+When descriptors run out, room is made and accepting pauses for a moment: it neither spins nor ends.
 
 One descriptor is held in reserve. With it a connection can be accepted and closed when there is no other, and
 whoever connects hears at once that there is no room.
@@ -47,7 +48,7 @@ class BadAddress(OSError):
 
 
 class Listener:
-    """`accepted` gets each connection; `make_room` closes one that is not needed, and says whether it could."""
+    """`accepted` gets each connection; `make_room` closes one that can be spared, if there is one."""
 
     def __init__(self, accepted: Callable[[socket.socket], None], make_room: Callable[[], bool]) -> None:
         self._accepted, self._make_room = accepted, make_room

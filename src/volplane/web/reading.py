@@ -140,7 +140,7 @@ class Reader:
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        # A head is small if it came all in one piece that is small; of any other nobody knows how large it is.
+        # A head that came in one small piece is small; any other has to be measured.
         in_parts = self._continued or self._fed > MAX_HEAD
         if len(self.raw) > MAX_HEADERS or (in_parts and self._head_size() > MAX_HEAD):
             self._refused = 431

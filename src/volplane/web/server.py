@@ -1,4 +1,4 @@
-"""The server: knows its connections, drops those it can do without, and closes without cutting an answer in two.
+"""The server: its connections, which of them are dropped for want of room, and how it closes.
 
 Whoever connects gets in as long as there is room. Where there is none, room is made: first from connections
 of clients that nobody knows, the oldest first; then from idle ones; then from whoever holds most of them.

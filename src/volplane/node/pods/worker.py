@@ -19,6 +19,8 @@ from volplane.api.errors import APIError, Conflict
 from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.host import Host
+from volplane.node.admission import REASON as OUT_OF_DESCRIPTORS
+from volplane.node.admission import Admission
 from volplane.node.manager import Mounted, VolumeManager
 from volplane.node.network import NoNetwork, Place, PodNetwork
 from volplane.node.pods import plan
@@ -64,6 +66,7 @@ class Shared:
         self.client, self.volumes, self.kit, self.host_ip = client, volumes, kit, host_ip
         self.mount_timeout = mount_timeout  # seconds after which it is asked whether there is any hope
         self.network: PodNetwork = kit.network
+        self.admission: Admission | None = None
         self.interrupted: dict[str, dict[str, int]] = {}  # what an earlier life has stopped, by pod
 
 
@@ -144,12 +147,16 @@ class PodWorker:
     # --- its life
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            pushing = tasks.create_task(self._pusher.run(), name=f"status of pod {self.pod.key}")
-            await self._run()
-            pushing.cancel()
-        self._tasks = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                pushing = tasks.create_task(self._pusher.run(), name=f"status of pod {self.pod.key}")
+                await self._run()
+                pushing.cancel()
+        finally:
+            self._tasks = None
+            if self.shared.admission is not None:
+                self.shared.admission.ended(self.uid)
         if self.done:  # they know us: nobody else knows them, and so nobody would ever let go
             self._loops.clear()
             self._pusher.end()
@@ -158,7 +165,7 @@ class PodWorker:
         await self._adopt()
         running = any(r.running for r in self.records.values())
         if running or not rules.has_ended(self.pod):
-            if not self._leaving.is_set():
+            if not self._leaving.is_set() and self._is_admitted():
                 await self._until(self._live())
             if self._leave is Leave.SUSPENDED:
                 return await self._suspend()
@@ -171,6 +178,17 @@ class PodWorker:
         await self._leaving.wait()
         if self._leave is Leave.DELETED:
             await self._remove()
+
+    def _is_admitted(self) -> bool:
+        """Whether there is room for the pod here. One that has been here before is never asked."""
+        admission = self.shared.admission
+        if admission is None or self.records or self.pod.status.phase not in ("", "Pending"):
+            return True
+        if not (why := admission.refuse(self.pod)):
+            return True
+        self._reason, self._message = OUT_OF_DESCRIPTORS, why
+        self.shared.kit.events.warning(self.pod, OUT_OF_DESCRIPTORS, why)
+        return False
 
     async def _until(self, life: Coroutine[None, None, None]) -> None:
         """Live until life is over or we are told to leave."""
@@ -374,8 +392,13 @@ class PodWorker:
 
     def _record_changed(self, name: str, record: Record) -> None:
         self.records[name] = record
+        if self.shared.admission is not None and self._has_begun():
+            self.shared.admission.started(self.uid)
         if self._leave is not Leave.SUSPENDED:
             self._pusher.push(urgent=self._leave is Leave.NO)  # a pod that leaves has its last word to come
+
+    def _has_begun(self) -> bool:
+        return all(self.records.get(c.name, NOTHING).current for c in self.pod.spec.containers)
 
     def _status(self, before: Sequence[PodCondition]) -> PodStatus:
         facts = Facts(

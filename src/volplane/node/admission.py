@@ -1,0 +1,86 @@
+"""Which pods this node takes: none for which the process has too few file descriptors left.
+
+The process holds a few for every pod: the container's pidfd and sockets, the network's namespace, a driver's
+channel. When they run out, whatever comes next fails, be it a mount or the heartbeat. So a part is kept for
+what is running, and a pod that would need it is refused: it fails with a reason of its own, as upstream's
+kubelet fails a pod that does not fit, and whoever owns it makes another. The Node says PIDPressure meanwhile,
+which keeps the scheduler away under any control plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from volplane.api.core import Container, Pod
+from volplane.base import descriptors
+
+REASON = "OutOfFileDescriptors"
+PRESSURE = "PIDPressure"
+PRESSURE_REASON = "KubeletHasInsufficientFileDescriptors"
+
+POD = 4  # descriptors of a pod: its network, and one that is being replaced
+CONTAINER = 3  # the pidfd, the launcher's answer, an exec that comes and goes
+BUILTIN = 12  # of an image that runs inside this process: sockets, channels, files
+SMALL_POD = POD + CONTAINER
+LEAST_RESERVE = 48
+SHARE = 16  # this part of the limit is kept for what is running
+CRITICAL = 2_000_000_000  # from this priority on a pod may use half of what is kept
+
+_starting: dict[str, int] = {}  # what pods of this process will still open, by uid: all nodes share the limit
+
+
+class Admission:
+    """`is_builtin`: whether a container runs inside this process; `set_pressure` gets what the Node says, or
+    nothing.
+    """
+
+    def __init__(
+        self, is_builtin: Callable[[Container], bool], set_pressure: Callable[[str, str, str], None]
+    ) -> None:
+        self._is_builtin, self._set_pressure = is_builtin, set_pressure
+
+    def estimate(self, pod: Pod) -> int:
+        """How many descriptors the pod takes in this process."""
+        containers = (*pod.spec.containers, *pod.spec.init_containers)
+        return POD + sum(BUILTIN if self._is_builtin(c) else CONTAINER for c in containers)
+
+    def refuse(self, pod: Pod) -> str:
+        """Why the pod is not taken; "" if it is, and then `started` or `ended` must follow."""
+        need = self.estimate(pod)
+        critical = (pod.spec.priority or 0) >= CRITICAL
+        if need > free(critical=critical):
+            self.look()
+            return (
+                f"Pod was rejected: {_in_use()} file descriptors of this node's process are in use, the pod "
+                f"needs about {need}, and the rest is kept for running pods. "
+                "Delete pods, or raise the limit of open files"
+            )
+        _starting[pod.uid] = need
+        return ""
+
+    def started(self, uid: str) -> None:
+        """What it opens is open, and counted."""
+        _starting.pop(uid, None)
+
+    def ended(self, uid: str) -> None:
+        _starting.pop(uid, None)
+        self.look()
+
+    def look(self) -> None:
+        """Let the Node say whether there is room for one more pod."""
+        if free() < SMALL_POD:
+            text = f"{_in_use()} file descriptors of this node's process are in use: new pods are refused"
+            self._set_pressure(PRESSURE, PRESSURE_REASON, text)
+        else:
+            self._set_pressure(PRESSURE, "", "")
+
+
+def free(*, critical: bool = False) -> int:
+    """Descriptors that new pods may still have."""
+    limit = descriptors.limit()
+    kept = max(LEAST_RESERVE, limit // SHARE) // (2 if critical else 1)
+    return limit - kept - descriptors.open_count() - sum(_starting.values())
+
+
+def _in_use() -> str:
+    return f"{descriptors.open_count() + sum(_starting.values())} of {descriptors.limit()}"

@@ -1,4 +1,4 @@
-"""File descriptors: the process takes what it may have, children do not, and pods end where it would run out."""
+"""File descriptors: the process takes all it may have, its children do not, and pods never take the last."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_pods_are_refused_before_descriptors_run_out_and_taken_again_when_there_
 @pytest.mark.root
 async def test_a_container_does_not_inherit_a_limit_that_was_raised() -> None:
     """select() breaks above 1024, so programs get what the process was started with."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard <= SOFT:
         pytest.skip("the hard limit leaves nothing to raise")
     with Up(nodes=1, program=limited(SOFT, hard, VOLPLANE, "up")) as up:

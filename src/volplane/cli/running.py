@@ -23,16 +23,21 @@ from volplane.web import BadAddress, PortInUse
 
 logger = logging.getLogger(__name__)
 
-FEWEST_DESCRIPTORS = 128
+FEWEST_FILES = 96
 RAISE = "raise the hard limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile of docker)"
 STOPS = (signal.SIGINT, signal.SIGTERM)
 CLOSED = "the handler is closed"  # uvloop's word for a connection that both ends have closed
 
 
-def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
-    """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
+def serve(
+    work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO", files: int = FEWEST_FILES
+) -> None:
+    """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once.
+
+    `files`: how many must be open at a time.
+    """
     log.setup(level)
-    need_descriptors()
+    need_descriptors(files)
     memory.prepare()
     memory.look_less_often()
     try:
@@ -119,13 +124,11 @@ async def until(stop: asyncio.Event, work: Awaitable[None]) -> None:
         await asyncio.gather(running, asked, return_exceptions=True)
 
 
-def need_descriptors() -> None:
+def need_descriptors(files: int) -> None:
     """Take as many descriptors as the machine allows. Raises Failure if these are too few to start."""
     limit = descriptors.raise_limit()
-    if limit < FEWEST_DESCRIPTORS:
-        raise Failure(
-            f"only {limit} files may be open, and at least {FEWEST_DESCRIPTORS} are needed to start: {RAISE}"
-        )
+    if limit < files:
+        raise Failure(f"only {limit} files may be open, and at least {files} are needed to start: {RAISE}")
 
 
 def need_root(*, loops: bool = True) -> None:

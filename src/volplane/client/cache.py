@@ -161,7 +161,7 @@ class Cache(Generic[T]):
     async def run(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            started = clock.now()
+            started, asked = clock.now(), 0.0
             try:
                 if not self._current:
                     await self._list()
@@ -171,10 +171,13 @@ class Cache(Generic[T]):
             except (APIError, TimeoutError) as error:
                 log.log(logging.WARNING if pause > 1 else logging.DEBUG, "%s: %s", self, error)
                 lively = False
+                asked = error.retry_after if isinstance(error, APIError) else 0.0
             except Exception:  # an object we cannot read, say: the others' news must not end with it
                 log.exception("%s: starting over", self)
                 self._current = lively = False
-            if lively or clock.now() - started > 1:
+            if asked:  # the server has said when; not all of us at the same moment
+                await asyncio.sleep(asked * random.uniform(1.0, 1.5))
+            elif lively or clock.now() - started > 1:
                 pause = FIRST_PAUSE
             else:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))

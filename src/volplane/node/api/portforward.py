@@ -22,6 +22,7 @@ PROTOCOL = "portforward.k8s.io"
 TUNNEL = f"SPDY/3.1+{PROTOCOL}"
 PLAIN = "v4.channel.k8s.io"
 PATIENCE = 10.0
+UNPAIRED = 64  # streams that may wait for their other half
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[int], Awaitable[Ends]]
@@ -67,6 +68,8 @@ async def _pair(session: Session, links: set[asyncio.Task[None]], dial: Dial) ->
         other = waiting.pop(number, None)
         if other is None:
             waiting[number] = channel
+            if len(waiting) > UNPAIRED:
+                await waiting.pop(next(iter(waiting))).reset()
             continue
         data, error = (channel, other) if channel.headers.get("streamtype") == "data" else (other, channel)
         link = asyncio.create_task(_connect_channel(data, error, dial))

@@ -188,6 +188,7 @@ class PodWorker:
             return True
         self._reason, self._message = OUT_OF_DESCRIPTORS, why
         self.shared.kit.events.warning(self.pod, OUT_OF_DESCRIPTORS, why)
+        log.warning("pod %s: %s", self.pod.key, why)
         return False
 
     async def _until(self, life: Coroutine[None, None, None]) -> None:

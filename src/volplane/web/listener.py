@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 AT_ONCE = 64  # connections accepted before others get their turn
-PAUSE = 0.1  # seconds without accepting, after descriptors ran out
+PAUSE = 0.05  # seconds without accepting, after descriptors ran out
 SAY_AGAIN = 60.0  # seconds between two lines in the log about one trouble
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

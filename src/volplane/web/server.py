@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 SWEEP = 5.0
 LINGER = 2.0
+GIVEN_BACK = 8  # connections of nobody that are dropped when descriptors have run out
 FAIR_SHARE = 4  # no user is cut off who holds less than this part of the connections
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -47,7 +48,7 @@ class Server:
         self.most_unauthenticated = limits.most_unauthenticated()
         self._ssl = ssl
         self._loop = asyncio.get_running_loop()
-        self._listener = Listener(self._accepted, self._make_room)
+        self._listener = Listener(self._accepted, self._give_back)
         self._handshakes: dict[Connection, None] = {}
         self._unauthenticated: dict[Connection, None] = {}  # in the order they came
         self._large: dict[Connection, None] = {}  # those of them that send a large body
@@ -133,6 +134,14 @@ class Server:
     def _make_room(self) -> bool:
         """Drop the connection that is needed least; False if there is none."""
         return self._drop_unauthenticated() or self._drop_idle() or self._drop_from_largest_holder()
+
+    def _give_back(self) -> bool:
+        """Descriptors have run out: one connection at least, and some more of those that nobody knows."""
+        given = self._make_room()
+        for _ in range(GIVEN_BACK):
+            if not self._drop_unauthenticated():
+                break
+        return given
 
     def _drop_unauthenticated(self) -> bool:
         """The oldest that waits for its client; if there is none, the oldest that we work for."""

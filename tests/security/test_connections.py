@@ -1,4 +1,4 @@
-"""Connections: idle ones and those of nobody make room for others, and no client may keep the server waiting."""
+"""Connections: those of nobody make room for others, and no client may keep the server waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import socket
 import ssl
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -65,8 +65,7 @@ Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def wires(server: Server, count: int) -> AsyncIterator[list[Wire]]:
     made: list[Wire] = []
     try:
-        for _ in range(count):
-            made.append(await asyncio.open_connection("127.0.0.1", server.port))
+        made += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
         yield made
     finally:
         for _, writer in made:
@@ -90,6 +89,12 @@ async def is_closed(wire: Wire) -> bool:
         return await wire[0].read(1) == b""
     except ConnectionError:
         return True
+
+
+async def until(test: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not test():  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0.005)
 
 
 async def closed_among(wires: list[Wire]) -> int:
@@ -128,11 +133,10 @@ async def test_a_full_server_drops_an_idle_connection_rather_than_refusing() -> 
 async def test_a_user_who_holds_all_connections_makes_room_for_others() -> None:
     handler, hold = Handler(), b"GET /hold HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer greedy\r\n\r\n"
     async with serving(handler, Limits(connections=MOST)) as server, wires(server, 0) as known:
-        for number in range(MOST):
+        for _ in range(MOST):
             known.append(await asyncio.open_connection("127.0.0.1", server.port))
             known[-1][1].write(hold)
-            while len(handler.requests) <= number:
-                await asyncio.sleep(0)
+            await until(lambda: len(handler.requests) == len(known))
         async with wires(server, 1) as (new,):
             assert await ask(new, KNOWN) == 200
             assert await closed_among(known) == 1
@@ -191,9 +195,8 @@ async def test_bodies_sent_ahead_do_not_pile_up() -> None:
     body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n" + bytes(2_000_000)
     async with serving(handler, Limits()) as server, wires(server, 1) as ((reader, writer),):
         writer.write(hold + 8 * body)
-        (connection,) = await _connections(server)
-        while not connection._paused_reading:
-            await asyncio.sleep(0.01)
+        await until(lambda: any(c._paused_reading for c in server.connections))
+        (connection,) = server.connections
         assert len(connection._queue) == 1
         handler.held = handler.held or asyncio.Event()
         handler.held.set()
@@ -201,12 +204,6 @@ async def test_bodies_sent_ahead_do_not_pile_up() -> None:
             for _ in range(9):
                 head = await reader.readuntil(b"\r\n\r\n")
                 await reader.readexactly(int(re.search(rb"Content-Length: (\d+)", head)[1]))  # type: ignore[index]
-
-
-async def _connections(server: Server) -> list[server_module.Connection]:
-    while not server.connections:
-        await asyncio.sleep(0.01)
-    return list(server.connections)
 
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -281,9 +278,7 @@ async def test_a_line_without_end_is_refused_before_it_fills_the_memory(endless:
                 sent += 50_000
                 await wire[1].drain()
         assert sent < 20_000_000
-        async with asyncio.timeout(10):
-            while server.connections:
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.connections)
 
 
 async def test_a_body_in_tiny_chunks_arrives_whole() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.up import VOLPLANE, wait_until
+from volplane.loops.health import health
 from volplane.web import BadAddress, Limits, Request, Response, Server, serve
 from volplane.web import server as server_module
 
@@ -291,12 +292,42 @@ async def test_a_body_in_tiny_chunks_arrives_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "words"),
-    [("203.0.113.9", "cannot listen on 203.0.113.9"), ("no such host", "cannot listen on no such host")],
+    ("host", "port", "words"),
+    [
+        ("203.0.113.9", 0, "cannot listen on 203.0.113.9 port 0"),
+        ("no such host", 0, "cannot listen on no such host"),
+        ("a..b", 0, "cannot listen on a..b"),
+        ("127.0.0.1", 70000, "a port is a number from 0 to 65535"),
+        ("127.0.0.1", -1, "a port is a number from 0 to 65535"),
+    ],
 )
-async def test_an_address_that_is_not_here_is_named(host: str, words: str) -> None:
+async def test_an_address_that_is_not_here_is_named(host: str, port: int, words: str) -> None:
     with pytest.raises(BadAddress, match=re.escape(words)):
-        await serve(Handler(), host=host)
+        await serve(Handler(), host=host, port=port)
+
+
+@pytest.mark.parametrize("endpoint", ["8080", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:99999"])
+async def test_an_endpoint_that_is_no_address_is_named(endpoint: str) -> None:
+    with pytest.raises(BadAddress, match="cannot listen on"):
+        async with health(endpoint, {}):
+            pass
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--host", "203.0.113.9"),
+        ("--port", "70000"),
+        ("--max-connections", "-1"),
+        ("--max-requests-inflight", "-1"),
+    ],
+)
+def test_what_the_server_cannot_use_is_said_in_a_sentence(flags: tuple[str, str], tmp_path: Path) -> None:
+    command = [VOLPLANE, "apiserver", "--data-dir", str(tmp_path / "data"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2)
+    assert flags[1] in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # --- a whole API server, as a process of its own

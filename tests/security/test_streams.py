@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 import zlib
 from collections.abc import AsyncIterator
@@ -19,9 +20,11 @@ from volplane.client.https import Https
 from volplane.host import Host
 from volplane.node.api import portforward
 from volplane.node.api.logs import LONGEST, LogRequest, _Reader
+from volplane.node.api.refusal import Refusal
+from volplane.node.network import relay
 from volplane.store import Overrun
 from volplane.store.memory import MemoryStore
-from volplane.web import Http, Query, Request, Response, Server, Stream, Upgraded, serve
+from volplane.web import Headers, Http, Query, Request, Response, Server, Stream, Upgraded, serve
 from volplane.web import client as client_module
 from volplane.web.spdy import frames, session
 from volplane.web.spdy.dictionary import DICTIONARY
@@ -229,3 +232,67 @@ async def test_a_cache_comes_back_when_the_server_has_asked_it_to() -> None:
     pauses = [later - earlier for earlier, later in pairwise(asked)]
     assert len(pauses) >= 2
     assert all(20 <= pause <= 31 for pause in pauses)
+
+
+@pytest.mark.parametrize(
+    "query", ["&".join(["port=80"] * 200), f"port={'9' * 5000}", "port=70000", "port=0", "port=x"]
+)
+async def test_a_port_forward_refuses_ports_that_cannot_be(query: str) -> None:
+    headers = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "x",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Protocol": portforward.PLAIN,
+    }
+
+    async def dial(port: int) -> portforward.Ends:
+        raise AssertionError("nobody is dialled")
+
+    with pytest.raises(Refusal, match=r"port") as refused:
+        await portforward.forward(Request("GET", f"/portForward?{query}", Headers.of(headers)), dial)
+    assert refused.value.status == 400
+
+
+async def test_a_host_port_hands_on_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes two descriptors of the node's process, and whoever connects is known to nobody."""
+    monkeypatch.setattr(relay, "SHARE", 1 << 30)
+    behind = await asyncio.start_server(_echo, "127.0.0.1", 0)
+    port = behind.sockets[0].getsockname()[1]
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = listening.getsockname()
+    made = relay.Relay(listening, lambda: asyncio.open_connection("127.0.0.1", port))
+    await made.start()
+    wires = []
+    try:
+        async with asyncio.timeout(20):
+            for _ in range(relay.FEWEST):
+                wires.append(await asyncio.open_connection(*address))
+                assert await _is_echoed(wires[-1])
+            wires.append(await asyncio.open_connection(*address))
+            assert not await _is_echoed(wires[-1])
+            wires[0][1].close()
+            let_in = False
+            while not let_in:  # there is room once the end has been seen
+                wires.append(await asyncio.open_connection(*address))
+                let_in = await _is_echoed(wires[-1])
+            assert await _is_echoed(wires[1])
+    finally:
+        for _, writer in wires:
+            writer.close()
+        await made.close()
+        behind.close()
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(100):
+        writer.write(data)
+    writer.close()
+
+
+async def _is_echoed(wire: portforward.Ends) -> bool:
+    wire[1].write(b"x")
+    try:
+        return await wire[0].read(1) == b"x"
+    except ConnectionError:
+        return False

@@ -36,3 +36,10 @@ class Settings(Struct, frozen=True):
     etcd_certfile: Annotated[str, about("client certificate for etcd", value="FILE")] = ""
     etcd_keyfile: Annotated[str, about("key of the client certificate", value="FILE")] = ""
     etcd_prefix: Annotated[str, about("prefix of all keys in etcd")] = "/registry"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"--port must be a port number, not {self.port}")
+        for flag in ("max_connections", "max_requests_inflight", "max_mutating_requests_inflight"):
+            if (given := getattr(self, flag)) < 0:
+                raise ValueError(f"--{flag.replace('_', '-')} must not be negative, not {given}")

@@ -43,7 +43,7 @@ class PortInUse(OSError):
 class BadAddress(OSError):
     """This machine cannot listen there."""
 
-    def __init__(self, host: str, port: int, why: str) -> None:
+    def __init__(self, host: str, port: int | str, why: str) -> None:
         super().__init__(errno.EADDRNOTAVAIL, f"cannot listen on {host or '*'} port {port}: {why}")
 
 
@@ -77,6 +77,8 @@ class Listener:
         return bound_port
 
     async def _resolve(self, host: str, port: int) -> Iterable[tuple[int, Any]]:
+        if not 0 <= port <= 65535:  # a resolver would take what is left of it
+            raise BadAddress(host, port, "a port is a number from 0 to 65535")
         passive, stream = socket.AI_PASSIVE, socket.SOCK_STREAM
         try:
             try:
@@ -84,8 +86,10 @@ class Listener:
                 found = socket.getaddrinfo(host or None, port, type=stream, flags=literal)
             except socket.gaierror:
                 found = await self._loop.getaddrinfo(host, port, type=stream, flags=passive)
-        except (OSError, OverflowError) as error:
-            raise BadAddress(host, port, getattr(error, "strerror", "") or str(error)) from None
+        except OSError as error:
+            raise BadAddress(host, port, error.strerror or str(error)) from None
+        except UnicodeError:
+            raise BadAddress(host, port, "not a host name") from None
         return dict.fromkeys((family, address) for family, _, _, _, address in found)
 
     def close(self) -> None:

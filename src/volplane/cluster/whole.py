@@ -45,7 +45,7 @@ from volplane.store.sqlite import SqliteStore
 log = logging.getLogger(__name__)
 
 CLAIM_READ = 5.0  # in one process a look at a claim costs next to nothing
-FILES, FILES_A_NODE = 176, 32  # a process opens about 95, and 20 for each node; some are kept for pods
+FILES, FILES_A_NODE = 192, 32  # a process opens about 95, and 20 for each node; some are kept for pods
 HEARTBEATS = 4  # of which all must be missed before a node counts as lost
 
 

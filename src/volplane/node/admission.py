@@ -20,7 +20,7 @@ PRESSURE_REASON = "KubeletHasInsufficientFileDescriptors"
 
 POD = 4  # descriptors of a pod: its network, and one that is being replaced
 CONTAINER = 3  # the pidfd, the launcher's answer, an exec that comes and goes
-BUILTIN = 12  # of an image that runs inside this process: sockets, channels, files
+BUILTIN = 5  # of an image that runs inside this process: sockets, channels, files
 SMALL_POD = POD + CONTAINER
 LEAST_RESERVE = 48
 SHARE = 16  # this part of the limit is kept for what is running

@@ -45,11 +45,14 @@ class Facts(Struct, frozen=True):
     ended: bool = False
     reason: str = ""  # of a pod that was failed as a whole (DeadlineExceeded, …)
     message: str = ""
+    rejected: bool = False  # it was never taken: no container of it has a state
 
 
 def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] | None = None) -> PodStatus:
     """`before`: the conditions as last written, which the pod at hand may not show yet."""
     phase = "Failed" if facts.reason else plan.phase(pod, facts.records, ended=facts.ended)
+    if facts.rejected:
+        return _rejected_status(pod, facts)
     initialized = _initialized(pod, facts.records)
     conditions = _conditions(pod, facts, phase, now, pod.status.conditions if before is None else before)
     return PodStatus(
@@ -79,6 +82,19 @@ def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] 
             )
             for c in debuggers(pod)
         ),
+        qos_class=pod.status.qos_class or qos_class(pod),
+    )
+
+
+def _rejected_status(pod: Pod, facts: Facts) -> PodStatus:
+    """Of a pod that this node has not taken, as upstream's kubelet writes it: no container has a state."""
+    return PodStatus(
+        observed_generation=pod.metadata.generation,
+        phase="Failed",
+        conditions=pod.status.conditions,
+        message=facts.message,
+        reason=facts.reason,
+        start_time=facts.started_at or None,
         qos_class=pod.status.qos_class or qos_class(pod),
     )
 

@@ -411,6 +411,7 @@ class PodWorker:
             ended=self._ended,
             reason=self._reason,
             message=self._message,
+            rejected=self._reason == OUT_OF_DESCRIPTORS,
         )
         return pod_status(self.pod, facts, clock.stamp(), before)
 

@@ -25,8 +25,8 @@ from volplane.node.pods.security_context import (
     CAPABILITIES,
     NO_APP_ARMOR,
     Security,
+    check_pod,
     check_user,
-    refuse_pod,
     refuse_sandbox,
     resolve,
 )
@@ -261,7 +261,7 @@ def test_who_must_not_be_root_needs_a_user() -> None:
 
 
 def refused(made: Pod, *patterns: str) -> tuple[str, str] | None:
-    refusal = refuse_pod(made, sysctls.allow(patterns))
+    refusal = check_pod(made, sysctls.allow(patterns))
     return refusal and (refusal.reason, refusal.message)
 
 

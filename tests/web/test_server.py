@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from volplane.web import Handler, PortInUse, Request, Response, Server, Upgraded, serve
+from volplane.web import Handler, Limits, PortInUse, Request, Response, Server, Upgraded, serve
 from volplane.web import server as server_module
 
 
 @asynccontextmanager
 async def serving(handler: Handler, *, max_body: int = 1000) -> AsyncIterator[Server]:
-    server = await serve(handler, max_body=max_body)
+    server = await serve(handler, limits=Limits(body=max_body))
     server.linger = 0.2
     try:
         yield server
@@ -383,10 +383,10 @@ async def test_a_port_in_use_is_named() -> None:
 async def test_silent_and_slow_connections_are_swept_out() -> None:
     async with serving(echo) as server, wired_forever(server) as (idle, slow):
         slow.send(b"GET / HTTP/1.1\r\nHos")
-        await asyncio.sleep(server_module.SLOW + 2 * server_module.SWEEP)
+        await asyncio.sleep(server.limits.head + 2 * server_module.SWEEP)
         assert await slow.reader.read() == b""
         assert len(server.connections) == 1
-        await asyncio.sleep(server_module.IDLE)
+        await asyncio.sleep(server.limits.unauthenticated_idle)
         assert await idle.reader.read() == b""
 
 

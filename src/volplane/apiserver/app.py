@@ -33,6 +33,7 @@ from volplane.apiserver.auth.authenticate import Authenticator
 from volplane.apiserver.auth.authorize import Act, Authority, refusal
 from volplane.apiserver.auth.impersonate import impersonated
 from volplane.apiserver.auth.issuer import metadata
+from volplane.apiserver.auth.users import ANONYMOUS
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.handlers import HANDLERS, on_post
 from volplane.apiserver.inflight import Inflight
@@ -157,6 +158,8 @@ class App:
     def _user(self, request: Request, seen: Seen) -> User:
         """Who asks, or who they ask as."""
         seen.user = user = self.authenticate(request)
+        if user is not ANONYMOUS:
+            request.user = user.name
         other = impersonated(self.authority, user, request.headers)
         if other is not user:
             seen.impersonated = other

@@ -105,7 +105,8 @@ async def run(settings: Settings, store: Store) -> Server:
         writes=settings.max_mutating_requests_inflight,
     )
     context = tls.server_context(str(pki.serving.cert_path), str(pki.serving.key_path), pki.ca_path)
-    listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, max_body=BODY_LIMIT)
+    limits = web.Limits(connections=settings.max_connections, body=BODY_LIMIT)
+    listener = await web.serve(app, host=settings.host, port=settings.port, ssl=context, limits=limits)
     server = Server(core, app, listener, pki, settings)
     try:
         await server.start()

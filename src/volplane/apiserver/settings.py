@@ -25,6 +25,10 @@ class Settings(Struct, frozen=True):
         int, about("concurrent reads of one user; more are answered with 429. 0: no limit")
     ] = 400
     max_mutating_requests_inflight: Annotated[int, about("the same for writes")] = 200
+    max_connections: Annotated[
+        int,
+        about("open connections; 0: a quarter of the file descriptors of the process, at most 4096"),
+    ] = 0
     etcd_servers: Annotated[
         tuple[str, ...], about("keep the state in this etcd cluster: https://host:2379,…", value="URL,…")
     ] = ()
@@ -32,3 +36,10 @@ class Settings(Struct, frozen=True):
     etcd_certfile: Annotated[str, about("client certificate for etcd", value="FILE")] = ""
     etcd_keyfile: Annotated[str, about("key of the client certificate", value="FILE")] = ""
     etcd_prefix: Annotated[str, about("prefix of all keys in etcd")] = "/registry"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"--port must be a port number, not {self.port}")
+        for flag in ("max_connections", "max_requests_inflight", "max_mutating_requests_inflight"):
+            if (given := getattr(self, flag)) < 0:
+                raise ValueError(f"--{flag.replace('_', '-')} must not be negative, not {given}")

@@ -13,23 +13,31 @@ from typing import Any
 
 import uvloop
 
-from volplane.base import log, memory
+from volplane.base import descriptors, log, memory
 from volplane.cli.connecting import connect as connect
 from volplane.cli.failure import Failure
 from volplane.cluster.errors import CannotStart
 from volplane.loops import waits
 from volplane.store import InUse
-from volplane.web import PortInUse
+from volplane.web import BadAddress, PortInUse
 
 logger = logging.getLogger(__name__)
 
+FEWEST_FILES = 96
+RAISE = "raise the hard limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile of docker)"
 STOPS = (signal.SIGINT, signal.SIGTERM)
 CLOSED = "the handler is closed"  # uvloop's word for a connection that both ends have closed
 
 
-def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
-    """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
+def serve(
+    work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO", files: int = FEWEST_FILES
+) -> None:
+    """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once.
+
+    `files`: how many must be open at a time.
+    """
     log.setup(level)
+    need_descriptors(files)
     memory.prepare()
     memory.look_less_often()
     try:
@@ -49,6 +57,10 @@ def in_words(error: BaseException) -> str:
         return str(error)
     if isinstance(error, PortInUse):
         return f"{error.strerror}; choose another with --port"
+    if isinstance(error, BadAddress):
+        return str(error.strerror)
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"too many open files: the limit is {descriptors.limit()}; {RAISE}"
     if isinstance(error, InUse):
         return f"{error}; stop it first, or choose another --data-dir"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -110,6 +122,13 @@ async def until(stop: asyncio.Event, work: Awaitable[None]) -> None:
         for task in (running, asked):
             task.cancel()
         await asyncio.gather(running, asked, return_exceptions=True)
+
+
+def need_descriptors(files: int) -> None:
+    """Take as many descriptors as the machine allows. Raises Failure if these are too few to start."""
+    limit = descriptors.raise_limit()
+    if limit < files:
+        raise Failure(f"only {limit} files may be open, and at least {files} are needed to start: {RAISE}")
 
 
 def need_root(*, loops: bool = True) -> None:

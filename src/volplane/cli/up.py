@@ -12,11 +12,11 @@ import click
 from volplane.cli.bringing import bring, brought_to, described
 from volplane.cli.failure import Failure
 from volplane.cli.options import options
-from volplane.cli.running import need_root, serve, until
+from volplane.cli.running import FEWEST_FILES, need_root, serve, until
 from volplane.cluster.brought import Brought
 from volplane.cluster.errors import CannotStart
 from volplane.cluster.separate import Separate
-from volplane.cluster.whole import Cluster, Settings
+from volplane.cluster.whole import Cluster, Settings, files_needed
 
 LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
@@ -43,7 +43,8 @@ def command(settings: Settings, separate: bool, log_level: str, **given: Any) ->
     brought, again = brought_to(settings.data_dir, **given)
     if again:
         _say(f"options of the last start: {' '.join(brought.said.words())}")
-    serve(lambda stop: _up(settings, brought, separate, stop), level=log_level)
+    files = FEWEST_FILES if separate else files_needed(settings.nodes)
+    serve(lambda stop: _up(settings, brought, separate, stop), level=log_level, files=files)
 
 
 async def _up(settings: Settings, brought: Brought, separate: bool, stop: asyncio.Event) -> None:

@@ -30,6 +30,7 @@ T = TypeVar("T", bound=Resource)
 Subscriber = Callable[[T | None, T | None], None]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between attempts to reach a server that does not answer
+LONGEST_ASKED = 60  # seconds that a server may ask us to stay away
 WATCH_SECONDS = (300, 600)  # how long one stream is asked to live, as client-go asks
 STALLED = 60.0  # a stream that is this much overdue is dead, whatever TCP says
 CAUGHT_UP = 0.5  # seconds in which a server that sends no bookmark at once has told what was missed
@@ -161,7 +162,7 @@ class Cache(Generic[T]):
     async def run(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            started = clock.now()
+            started, asked = clock.now(), 0.0
             try:
                 if not self._current:
                     await self._list()
@@ -171,10 +172,13 @@ class Cache(Generic[T]):
             except (APIError, TimeoutError) as error:
                 log.log(logging.WARNING if pause > 1 else logging.DEBUG, "%s: %s", self, error)
                 lively = False
+                asked = _retry_after(error)
             except Exception:  # an object we cannot read, say: the others' news must not end with it
                 log.exception("%s: starting over", self)
                 self._current = lively = False
-            if lively or clock.now() - started > 1:
+            if asked:  # the server has said when; not all of us at the same moment
+                await asyncio.sleep(asked * random.uniform(1.0, 1.5))
+            elif lively or clock.now() - started > 1:
                 pause = FIRST_PAUSE
             else:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -292,6 +296,16 @@ class Cache(Generic[T]):
     def __repr__(self) -> str:
         scope = " ".join(filter(None, (self._namespace, self._labels, self._fields)))
         return f"cache of {kinds.of(self.type).resource} {scope}".rstrip()
+
+
+def _retry_after(error: Exception) -> float:
+    """Seconds after which the server wants to be asked again; 0 if it has not said."""
+    if not isinstance(error, APIError):
+        return 0.0
+    try:
+        return float(min(error.retry_after, LONGEST_ASKED))
+    except (TypeError, ValueError):  # written by a server that is not ours
+        return 0.0
 
 
 class Caches:

@@ -29,7 +29,7 @@ from volplane.api.kinds import Kind
 from volplane.api.meta import Bare, DeleteOptions, ListMeta, Resource
 from volplane.base import failpoint
 from volplane.client.transport import Change, ChangeType, Page, Patch, PatchStyle, Watching
-from volplane.web.client import Http, HttpError
+from volplane.web.client import Answer, Http, HttpError
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Https:
                     stream = self._http.stream("GET", path, headers={"Accept": _accept(type)})
                     answer, chunks = await stack.enter_async_context(stream)
             if answer.status != 200:
-                raise _error(answer.status, b"".join([chunk async for chunk in chunks]))
+                raise _error(answer, b"".join([chunk async for chunk in chunks]))
             yield _changes(type, chunks)
 
     def watch(
@@ -237,7 +237,7 @@ class Https:
         with _as_api_errors():
             answer = await self._http.request(method, path, headers=headers, body=body, timeout=REQUEST)
         if answer.status >= 400:
-            raise _error(answer.status, answer.body)
+            raise _error(answer, answer.body)
         return answer.body
 
     def __repr__(self) -> str:
@@ -281,12 +281,17 @@ def _as_api_errors() -> Iterator[None]:
         raise errors.Unavailable(f"the API server cannot be reached: {error}") from error
 
 
-def _error(status: int, body: bytes) -> errors.APIError:
+def _error(answer: Answer, body: bytes) -> errors.APIError:
     try:
         data: Any = msgspec.json.decode(body)
     except msgspec.DecodeError:
         data = {"message": body.decode(errors="replace")[:1024]}
-    return errors.from_status(data if isinstance(data, dict) else {}, status)
+    if not isinstance(data, dict):
+        data = {}
+    wait = answer.headers.get("retry-after")
+    if wait.isdecimal() and not data.get("details"):  # upstream's server says it in the header alone
+        data["details"] = {"retryAfterSeconds": int(wait[:9])}
+    return errors.from_status(data, answer.status)
 
 
 def _accept(type: type[Resource], suffix: str = "") -> str:

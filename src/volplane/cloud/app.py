@@ -55,6 +55,7 @@ class App:
 
     def _read(self, request: Request) -> Parameters:
         sigv4.verify(_signed(request), self._keys, _now())
+        request.user = self._keys.access
         if request.method not in ("GET", "POST"):
             raise Refusal("InvalidRequest", f"{request.method} is not a method of this API", 405)
         try:

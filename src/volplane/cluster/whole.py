@@ -46,6 +46,7 @@ from volplane.store.sqlite import SqliteStore
 log = logging.getLogger(__name__)
 
 CLAIM_READ = 5.0  # in one process a look at a claim costs next to nothing
+FILES, FILES_A_NODE = 192, 32  # a process opens about 95, and 20 for each node; some are kept for pods
 HEARTBEATS = 4  # of which all must be missed before a node counts as lost
 
 
@@ -106,6 +107,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
         manager.chosen(self.controllers)  # raises UnknownController
         NodeSettings(allowed_unsafe_sysctls=self.allowed_unsafe_sysctls)  # raises ValueError
+
+
+def files_needed(nodes: int) -> int:
+    """How many files one process with all roles must be able to open, drivers and a few pods included."""
+    return FILES + FILES_A_NODE * nodes
 
 
 class Cluster:

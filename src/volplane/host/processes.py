@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
+from volplane.base import descriptors
+
 
 class Completed(Struct, frozen=True):
     argv: tuple[str, ...]
@@ -61,6 +63,7 @@ class Running:
             )
         except FileNotFoundError:
             raise CommandMissing(self.argv) from None
+        descriptors.restore_limit(process.pid)
         if self._cancelled:  # between the request and the start
             self.kill()
         with process:
@@ -125,18 +128,18 @@ def spawn(
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)  # of this thread, and the child inherits it
     try:
-        return Process(
-            subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=descriptor,
-                stderr=descriptor,
-                pass_fds=fds,
-                env={**bare, **(env or {})},
-                cwd="/",
-                start_new_session=True,
-            )
+        started = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            pass_fds=fds,
+            env={**bare, **(env or {})},
+            cwd="/",
+            start_new_session=True,
         )
+        descriptors.restore_limit(started.pid)
+        return Process(started)
     except FileNotFoundError:
         raise CommandMissing(argv) from None
     finally:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from volplane.base import metrics
-from volplane.web import Request, Response, serve
+from volplane.web import BadAddress, Request, Response, serve
 
 Check = Callable[[], Awaitable[tuple[int, str]]]  # a status and what to say
 
@@ -29,7 +29,10 @@ async def health(endpoint: str, checks: Mapping[str, Check], metrics_path: str =
             status=status, headers=[("Content-Type", "text/plain; charset=utf-8")], body=text.encode()
         )
 
-    host, _, port = endpoint.rpartition(":")
+    host, colon, port = endpoint.rpartition(":")
+    host = host.strip("[]")  # of an IPv6 address
+    if not (colon and port.isascii() and port.isdecimal()):
+        raise BadAddress(host, port, f"{endpoint!r} is not an address such as 127.0.0.1:8080 or :8080")
     server = await serve(answer, host=host, port=int(port))
     try:
         yield server.port

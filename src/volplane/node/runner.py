@@ -26,12 +26,14 @@ from volplane.loops import waits
 from volplane.loops.events import Recorder
 from volplane.loops.waits import Told, on_wall
 from volplane.node import machine
+from volplane.node.admission import Admission
 from volplane.node.api import KubeletApi
 from volplane.node.containers.base import Runtime
 from volplane.node.containers.launch import Launcher
 from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.csinode import CSINodeObject
+from volplane.node.descriptor_budget import DescriptorBudget
 from volplane.node.growth import ClaimReader
 from volplane.node.limits import Limits
 from volplane.node.manager import VolumeManager, Waiting
@@ -42,7 +44,7 @@ from volplane.node.pods.building import Builder
 from volplane.node.pods.container import Kit, finished
 from volplane.node.pods.keeper import Pods
 from volplane.node.pods.runtimes import Runtimes
-from volplane.node.pods.security_context import NO_APP_ARMOR, NOT_BY_US, refuse_pod
+from volplane.node.pods.security_context import NO_APP_ARMOR, NOT_BY_US, check_pod
 from volplane.node.pods.worker import Shared
 from volplane.node.programs import Programs
 from volplane.node.reconstruct import attachability, reconstruct
@@ -134,7 +136,14 @@ class NodeRole:
         )
         app_armor = NOT_BY_US if machine.has_app_armor() else NO_APP_ARMOR
         allowed = sysctls.allow(settings.allowed_unsafe_sysctls)
-        shared.refuse = partial(refuse_pod, allowed=allowed, app_armor=app_armor)
+        budget = DescriptorBudget(self.runtimes.is_builtin, self.object.set_pressure)
+        self.object.on_heartbeat = budget.look
+        shared.admission = Admission(
+            partial(check_pod, allowed=allowed, app_armor=app_armor),
+            budget.check,
+            on_started=budget.pod_started,
+            on_ended=budget.pod_ended,
+        )
         self.pods = Pods(client, self.name, shared)
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)

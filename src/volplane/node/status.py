@@ -67,6 +67,7 @@ class NodeObject:
         self.info = NodeSystemInfo()
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
+        self.on_heartbeat: Callable[[], None] = lambda: None
         self.in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
         self.found: Callable[[], list[str]] = list  # what may be in use as far as the disk alone tells
         self.on_made_again: Callable[[], None] = lambda: None
@@ -76,6 +77,7 @@ class NodeObject:
         self._acknowledged = asyncio.Event()
         self._status_changed = asyncio.Event()
         self._known: frozenset[str] = frozenset()  # our last volumesInUse that was acknowledged
+        self._pressures: dict[str, tuple[str, str]] = {}  # what the node is short of: reason and message
         self._written = 0  # the revision of the Node with them
 
     @property
@@ -174,8 +176,24 @@ class NodeObject:
             ready = ("Ready", "False", "KubeletNotReady", self.not_ready)
         else:
             ready = ("Ready", "True", "KubeletReady", "kubelet is posting ready status")
-        wanted = [(kind, "False", reason, text) for kind, reason, text in _HEALTHY] + [ready]
+        wanted = [self._pressure(*healthy) for healthy in _HEALTHY] + [ready]
         return tuple(_condition(old, *each, now=clock.stamp()) for each in wanted)
+
+    def _pressure(self, kind: str, reason: str, text: str) -> tuple[str, str, str, str]:
+        """`reason` and `text` are those of a node that has none."""
+        if kind in self._pressures:
+            return (kind, "True", *self._pressures[kind])
+        return (kind, "False", reason, text)
+
+    def set_pressure(self, kind: str, reason: str, text: str) -> None:
+        """Why the Node is to say that it is short of something; without a reason it no longer is."""
+        before = self._pressures.get(kind)
+        if reason:
+            self._pressures[kind] = (reason, text)
+        else:
+            self._pressures.pop(kind, None)
+        if (before is None) == bool(reason):
+            self._status_changed.set()
 
     async def _write_status(self) -> Node:
         status = self._status(self.cache.get(self.name))
@@ -317,6 +335,7 @@ class NodeObject:
     async def _heartbeat(self) -> None:
         held: Lease | None = None
         while True:
+            self.on_heartbeat()
             try:
                 async with asyncio.timeout(CALL):
                     held = await self._renew(held)

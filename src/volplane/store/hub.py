@@ -16,6 +16,7 @@ from typing import TypeAlias
 from volplane.store.contract import Closed, Event, Events, Overrun, StoreError
 
 BACKLOG = 16_384  # events a watcher may lag behind
+BACKLOG_BYTES = 64 << 20  # and what their objects may take: whoever is behind keeps them in memory
 
 # (prefix, after this revision, up to this one): Compacted if the past no longer reaches back
 Past: TypeAlias = Callable[[str, int, int], Awaitable[Events]]
@@ -30,6 +31,7 @@ class Watcher:
         self._after = revision
         self._past = past
         self._queue: Events = []
+        self._size = 0  # bytes of what is queued
         self._error: StoreError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._take: Callable[[Events], bool] | None = None
@@ -65,7 +67,7 @@ class Watcher:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         self._nudged = False
-        batch, self._queue = self._queue, []
+        batch, self._queue, self._size = self._queue, [], 0
         return batch
 
     def listen(self, take: Callable[[Events], bool]) -> None:
@@ -80,9 +82,11 @@ class Watcher:
             batch = [event for event in batch if event.revision > self._after]
         if self._take is not None and not self._queue and batch and self._take(batch):
             return
-        if len(self._queue) + len(batch) > self._hub.backlog:
-            self._queue = []
-            self.fail(Overrun(f"more than {self._hub.backlog} events behind"))
+        self._size += sum(len(event.record.value) for event in batch if event.record is not None)
+        if len(self._queue) + len(batch) > self._hub.backlog or self._size > BACKLOG_BYTES:
+            behind = f"{len(self._queue) + len(batch)} events or {self._size} bytes"
+            self._queue, self._size = [], 0
+            self.fail(Overrun(f"{behind} behind: more than a watcher may be"))
             return
         self._queue += batch
         self._wake()

@@ -18,17 +18,19 @@ from volplane.web.message import (
     Sink,
     Upgraded,
 )
-from volplane.web.server import PortInUse, Server, serve
+from volplane.web.server import BadAddress, Limits, PortInUse, Server, serve
 from volplane.web.stream import Stream
 
 __all__ = [
     "Answer",
+    "BadAddress",
     "BodyTooLarge",
     "Handler",
     "HeaderItems",
     "Headers",
     "Http",
     "HttpError",
+    "Limits",
     "Peer",
     "PortInUse",
     "Query",

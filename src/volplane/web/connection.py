@@ -1,8 +1,11 @@
 """One client's connection to the server.
 
-Requests of a connection are worked one after the other by one task, which is parked between them. The
-subtle thing is when to stop reading: a pipeline that runs ahead, a body over the limit and a lost client
-each end the work in their own way, and none may cost another client anything.
+Requests of a connection are worked one after the other by one task, which is parked between them. Reading
+stops when a pipeline runs ahead, for a body over the limit and for a lost client; each ends the work in its
+own way, and none may cost another client anything.
+
+A connection belongs to nobody until a client certificate or a handler says whose it is. Those of nobody are
+few, and are the first to be closed when there are too many.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ from volplane.web.reading import Malformed, Reader
 from volplane.web.stream import Flow, Stream
 
 if TYPE_CHECKING:
+    from volplane.web.limits import Limits
     from volplane.web.server import Server
 
 log = logging.getLogger(__name__)
 
 PIPELINE = 32  # requests read ahead of the one being answered
+AHEAD = 64 * 1024  # bytes of their bodies
 UNREAD = 300.0  # seconds a client may leave an answer untaken
 COPY_LIMIT = 64 * 1024  # larger bodies are not copied next to their head
 _BODILESS = frozenset({204, 304})
@@ -44,8 +49,12 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self.since = 0.0  # loop time of the last change between idle, reading and working
         self.task: asyncio.Task[None] | None = None
+        self.handshake: asyncio.Task[None] | None = None  # until the transport is there
+        self.user = ""  # whose it is; "" as long as nobody knows
         self._server = server
-        self._reader = Reader(self, server.max_body)
+        self._request: Request | None = None  # the one being answered
+        self._queued = 0  # bytes of bodies in the queue
+        self._reader = Reader(self, server.limits.body)
         self._flow = Flow()
         self._queue: deque[Request] = deque()
         self._parked: asyncio.Future[None] | None = None  # the task, waiting for the next request
@@ -68,6 +77,8 @@ class Connection(asyncio.Protocol):
         self._secure = transport.get_extra_info("sslcontext") is not None
         self._peer = _peer(transport)
         self._server.connections.add(self)
+        if self._peer is not None and self._peer.common_name:
+            self._belongs_to(self._peer.common_name)
 
     def data_received(self, data: bytes) -> None:
         if self._stream is not None:
@@ -100,6 +111,7 @@ class Connection(asyncio.Protocol):
         if self._stream is not None:
             self._stream.feed_eof()
         self._queue.clear()
+        self._request = None
         self._reader.end()
         if self.task is not None:
             self.task.cancel()
@@ -135,14 +147,19 @@ class Connection(asyncio.Protocol):
             hijack=self._hijack,
         )
         self._queue.append(request)
+        self._queued += len(body or b"")
         if self._parked is not None:
             self._parked.set_result(None)
             self._parked = None
         elif self.task is None:
             self.task = self._loop.create_task(self._work())
-        elif len(self._queue) >= PIPELINE and not self._paused_reading:
+        elif (len(self._queue) >= PIPELINE or self._queued > AHEAD) and not self._paused_reading:
             self._paused_reading = True
             self._transport.pause_reading()
+
+    def large_body(self) -> None:
+        if not self.is_known():
+            self._server.take_large(self)
 
     def _refuse(self, status: int) -> None:
         """Not a request at all. Whoever is being answered gets his answer first."""
@@ -157,8 +174,11 @@ class Connection(asyncio.Protocol):
     async def _work(self) -> None:
         try:
             while True:
-                request = self._queue.popleft()
+                request = self._request = self._queue.popleft()
+                self._queued -= len(request._body or b"")
                 response = await self._answer(request)
+                if request.user and not self.user:
+                    self._belongs_to(request.user)
                 if isinstance(response, Upgraded) or not await self._send(request, response):
                     break
                 if self._paused_reading:
@@ -178,9 +198,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         finally:
             self.task = None
+            self.since = self._loop.time()  # of the goodbye, which the client may never take
 
     async def _park(self) -> None:
         self.since = self._loop.time()
+        self._request = None
         self._parked = self._loop.create_future()
         await self._parked
 
@@ -281,7 +303,7 @@ class Connection(asyncio.Protocol):
         return self._stream
 
     def _resume_reading(self) -> None:
-        if len(self._queue) < PIPELINE // 2:
+        if len(self._queue) < PIPELINE // 2 and self._queued <= AHEAD:
             self._paused_reading = False
             self._transport.resume_reading()
 
@@ -295,18 +317,51 @@ class Connection(asyncio.Protocol):
     def is_working(self) -> bool:
         return self.task is not None and self._parked is None
 
-    def is_reading(self) -> bool:
-        return not self.is_working() and self._reader.in_request
+    def is_known(self) -> bool:
+        """Whether it belongs to somebody; a handler that is still at work may have found out already."""
+        if not self.user and self._request is not None and self._request.user:
+            self._belongs_to(self._request.user)
+        return bool(self.user)
+
+    def is_overdue(self, now: float, limits: Limits) -> bool:
+        """Whether the client takes longer than it may, with what it is expected to do next."""
+        if self.is_working():
+            return False
+        if self._transport.is_closing():
+            patience = limits.goodbye
+        elif not self._reader.in_request:
+            patience = limits.idle if self.user else limits.unauthenticated_idle
+        elif self._reader.in_body:
+            patience = limits.body_start + self._reader.size / limits.body_rate
+        else:
+            patience = limits.head
+        return now - self.since > patience
 
     def is_endless(self) -> bool:
         """Working on something that does not end by itself soon."""
         return self._streaming or self._stream is not None
 
+    def end(self) -> None:
+        """Close; the second time without waiting for the client to take what was written."""
+        if self._transport.is_closing():
+            self._transport.abort()
+        else:
+            self.since = self._loop.time()
+            self._transport.close()
+
     def close(self) -> None:
         self._transport.close()
 
     def abort(self) -> None:
-        self._transport.abort()
+        """End at once, in the handshake as well."""
+        if self.handshake is not None:
+            self.handshake.cancel()
+        else:
+            self._transport.abort()
+
+    def _belongs_to(self, user: str) -> None:
+        self.user = user
+        self._server.know(self)
 
 
 class Direct:

@@ -120,6 +120,7 @@ class Request:
         "raw_path",
         "remote",
         "secure",
+        "user",
         "version",
     )
 
@@ -146,6 +147,7 @@ class Request:
         self.secure = secure
         self.version = version
         self.keep_alive = keep_alive
+        self.user = ""  # whom the handler has found it to be from; connections of nobody are closed first
         self._body = body
         self._hijack = hijack
 

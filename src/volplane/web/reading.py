@@ -1,4 +1,8 @@
-"""From bytes to requests: httptools' callbacks, and the limits on what a client may send."""
+"""From bytes to requests: httptools' callbacks, and the limits on what a client may send.
+
+The parser refuses conflicting lengths by itself. What it would let pass, and what two servers in a row could
+read as different requests, is refused here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,9 @@ from typing import Any, Protocol
 import httptools
 
 MAX_HEAD = 64 * 1024
+MAX_HEADERS = 256
+LARGE = 64 * 1024  # bytes of a body from which it counts as large
+PIECES = 64  # parts of a body that are kept apart; more are gathered, or each would cost more than it holds
 _METHODS = {
     name.encode(): name for name in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "CONNECT")
 }
@@ -23,6 +30,9 @@ class Sink(Protocol):
 
     def begun(self) -> None: ...
     def wants_body(self) -> None: ...
+    def large_body(self) -> None:
+        """The body that comes in is a large one."""
+
     def arrived(self, reader: Reader, body: bytes | None) -> None:
         """A whole request; or, without a body, one whose body is over the limit and not read."""
 
@@ -34,12 +44,21 @@ class Reader:
         self._sink = sink
         self._max_body = max_body
         self._url = b""
-        self._body: list[bytes] | None = []
-        self._size = 0  # of the head while it comes in, then of the body
+        self._body: list[bytes | bytearray] | None = []
+        self.size = 0  # of the body, so far
+        self._silent = 0  # bytes since the request, its body or a part of its body began
+        self._fed = 0  # bytes that are being parsed
+        self._continued = False  # they go on with a head
+        self._first = False  # they begin with a request
         self._in_head = False
+        self._refused = 0  # the status of what a callback refused: it cannot raise through the parser
         self._announced = 0  # Content-Length
         self._expects = False  # the client waits for a 100 before it sends the body
         self._parser: Any = httptools.HttpRequestParser(self)
+
+    @property
+    def in_body(self) -> bool:
+        return self.in_request and not self._in_head
 
     @property
     def method(self) -> str:
@@ -64,15 +83,21 @@ class Reader:
 
     def feed(self, data: bytes) -> bytes | None:
         """Parse on. After a request to upgrade, what no longer belongs to HTTP. Malformed."""
-        if self._in_head:
-            self._size += len(data)
+        self._fed = len(data)
+        self._silent += self._fed
+        self._continued = self._in_head
+        self._first = not self.in_request
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            return data[upgrade.args[0] :]
+            if not self._refused:
+                return data[upgrade.args[0] :]
         except httptools.HttpParserError:
-            raise Malformed(400) from None
-        if self._in_head and max(self._size, len(data)) > MAX_HEAD:
+            raise Malformed(self._refused or 400) from None
+        if self._refused:
+            raise Malformed(self._refused)
+        # A head, the size of a chunk or trailers that do not end: the parser would gather all of it.
+        if self.in_request and self._silent > MAX_HEAD:
             raise Malformed(431)
         return None
 
@@ -84,7 +109,9 @@ class Reader:
         self._url = b""
         self.raw = []
         self._body = []
-        self._size = self._announced = 0
+        self.size = self._announced = 0
+        self._silent = self._fed if self._first else 0
+        self._first = False
         self._expects = False
         self._in_head = self.in_request = True
         self._sink.begun()
@@ -93,33 +120,64 @@ class Reader:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer: whoever stands in front of us has checked the headers, not these
         self.raw.append((name, value))
         length = len(name)  # cheaper than comparing every name
         if length == 14 and name.lower() == b"content-length":
             self._announced = int(value) if value.isdigit() else 0
         elif length == 6 and name.lower() == b"expect":
             self._expects = value.lower() == b"100-continue"
+        elif length == 17 and name.lower() == b"transfer-encoding":
+            self._check_encoding(value)
+
+    def _check_encoding(self, value: bytes) -> None:
+        """Only chunks, and only where they are spoken: another encoding would reach the handler encoded."""
+        if value.strip().lower() != b"chunked":
+            self._refused = 501
+        elif self.version != "1.1":
+            self._refused = 400
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._size = 0
-        if self._announced > self._max_body:
-            self._too_large()
-        elif self._expects:
-            self._sink.wants_body()
-
-    def on_body(self, body: bytes) -> None:
-        if self._body is None:
-            return
-        self._size += len(body)
-        if self._size > self._max_body:
+        # A head that came in one small piece is small; any other has to be measured.
+        in_parts = self._continued or self._fed > MAX_HEAD
+        if len(self.raw) > MAX_HEADERS or (in_parts and self._head_size() > MAX_HEAD):
+            self._refused = 431
+        self._silent = 0
+        if self._refused:
+            self._body = None
+        elif self._announced > self._max_body:
             self._too_large()
         else:
+            if self._announced > LARGE:
+                self._sink.large_body()
+            if self._expects:
+                self._sink.wants_body()
+
+    def _head_size(self) -> int:
+        return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self.raw)
+
+    def on_body(self, body: bytes) -> None:
+        self._silent = 0
+        if self._body is None:
+            return
+        before, self.size = self.size, self.size + len(body)
+        if self.size > self._max_body:
+            self._too_large()
+            return
+        if before <= LARGE < self.size and self._announced <= LARGE:
+            self._sink.large_body()
+        if len(self._body) < PIECES:
             self._body.append(body)
+        elif isinstance(last := self._body[-1], bytearray):
+            last += body
+        else:
+            self._body.append(bytearray(body))
 
     def on_message_complete(self) -> None:
         self.in_request = False
-        if self._body is not None:
+        if self._body is not None and not self._refused:
             self._sink.arrived(self, b"".join(self._body))
 
     def _too_large(self) -> None:

@@ -1,30 +1,36 @@
-"""The listener: accepts connections, sweeps out silent ones, and closes without cutting an answer in two."""
+"""The server: its connections, which of them are dropped for want of room, and how it closes.
+
+Whoever connects gets in as long as there is room. Where there is none, room is made: first from connections
+of clients that nobody knows, the oldest first; then from idle ones; then from whoever holds most of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import errno
+import logging
+import socket
 import ssl as tls
+from collections import Counter
 from contextlib import suppress
 from email.utils import format_datetime
+from functools import partial
 from http import HTTPStatus
 
 from volplane.base import clock
 from volplane.web.connection import Connection
+from volplane.web.limits import LARGE_BODIES, Limits, descriptors_for_connections
+from volplane.web.listener import BadAddress, Listener, PortInUse
 from volplane.web.message import Handler
 
-MAX_BODY = 3 * 1024 * 1024
-IDLE = 300.0  # seconds a connection may wait between requests; clients give up theirs earlier
-SLOW = 30.0  # seconds a request may take to arrive
-SWEEP = 10.0
+__all__ = ["BadAddress", "Limits", "PortInUse", "Server", "serve"]
+
+log = logging.getLogger(__name__)
+
+SWEEP = 5.0
 LINGER = 2.0
-BACKLOG = 1024
+GIVEN_BACK = 8  # connections of nobody that are dropped when descriptors have run out
+FAIR_SHARE = 4  # no user is cut off who holds less than this part of the connections
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
-
-
-class PortInUse(OSError):
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(errno.EADDRINUSE, f"port {port} on {host} is in use by another program")
 
 
 class Server:
@@ -32,31 +38,142 @@ class Server:
 
     port: int
 
-    def __init__(self, handler: Handler, max_body: int) -> None:
+    def __init__(self, handler: Handler, limits: Limits, ssl: tls.SSLContext | None) -> None:
         self.handler = handler
-        self.max_body = max_body
+        self.limits = limits
         self.linger = LINGER
         self.closing = False
         self.connections: set[Connection] = set()
+        self.most = limits.most_connections()
+        self.most_unauthenticated = limits.most_unauthenticated()
+        self._ssl = ssl
         self._loop = asyncio.get_running_loop()
+        self._listener = Listener(self._accepted, self._give_back)
+        self._handshakes: dict[Connection, None] = {}
+        self._unauthenticated: dict[Connection, None] = {}  # in the order they came
+        self._large: dict[Connection, None] = {}  # those of them that send a large body
+        self._below = descriptors_for_connections()
         self._emptied = asyncio.Event()
         self._second = -1
         self._firsts: dict[int, str] = {}
         self._chunk = (b"", b"")
-        self._listener: asyncio.Server
         self._sweeper: asyncio.TimerHandle
 
-    async def _listen(self, host: str, port: int, ssl: tls.SSLContext | None) -> None:
-        try:
-            self._listener = await self._loop.create_server(
-                lambda: Connection(self), host, port, ssl=ssl, backlog=BACKLOG
-            )
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUse(host, port) from None
-            raise
-        self.port = self._listener.sockets[0].getsockname()[1]
+    async def _listen(self, host: str, port: int) -> None:
+        self.port = await self._listener.open(host, port)
         self._sweeper = self._loop.call_later(SWEEP, self._sweep)
+
+    # Who gets in
+
+    def _accepted(self, made: socket.socket) -> None:
+        connection = Connection(self)
+        if len(self._unauthenticated) >= self.most_unauthenticated:
+            self._listener.say(
+                "unauthenticated",
+                "a connection was dropped: %d have not authenticated",
+                self.most_unauthenticated,
+            )
+            self._drop_unauthenticated()
+        # The kernel gives the lowest number that is free: a high one says that all below it are in use.
+        if made.fileno() >= self._below or self.open_connections >= self.most:
+            self._listener.say("connections", "a connection was dropped: %d are open", self.open_connections)
+            if not self._make_room():
+                made.close()
+                return
+        self._unauthenticated[connection] = None
+        self._handshakes[connection] = None
+        connection.handshake = task = self._loop.create_task(self._greet(connection, made))
+        task.add_done_callback(partial(self._greeted, connection, made))
+
+    async def _greet(self, connection: Connection, made: socket.socket) -> None:
+        if self._ssl is None:
+            await self._loop.connect_accepted_socket(lambda: connection, made)
+        else:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                made,
+                ssl=self._ssl,
+                ssl_handshake_timeout=self.limits.handshake,
+                ssl_shutdown_timeout=self.limits.goodbye,
+            )
+
+    def _greeted(self, connection: Connection, made: socket.socket, task: asyncio.Task[None]) -> None:
+        connection.handshake = None
+        self._handshakes.pop(connection, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None or task.cancelled():
+            self.left(connection)
+            made.close()
+        if error is not None and not isinstance(error, OSError):  # a TLS failure is an OSError
+            log.warning("a connection could not be taken", exc_info=error)
+
+    @property
+    def open_connections(self) -> int:
+        """Those in their handshake included."""
+        return len(self.connections) + len(self._handshakes)
+
+    def know(self, connection: Connection) -> None:
+        """The connection is somebody's."""
+        self._unauthenticated.pop(connection, None)
+        self._large.pop(connection, None)
+
+    def take_large(self, connection: Connection) -> None:
+        """A client that nobody knows sends a large body. Only some may at a time: each takes memory."""
+        self._large.pop(connection, None)
+        self._large[connection] = None
+        for oldest in list(self._large):
+            if len(self._large) <= LARGE_BODIES:
+                break
+            if not oldest.is_known() and not oldest.is_working():
+                self._listener.say(
+                    "large-bodies", "a connection was dropped: too many send large bodies unauthenticated"
+                )
+                oldest.abort()
+            self._large.pop(oldest, None)
+
+    def _make_room(self) -> bool:
+        """Drop the connection that is needed least; False if there is none."""
+        return self._drop_unauthenticated() or self._drop_idle() or self._drop_from_largest_holder()
+
+    def _give_back(self) -> bool:
+        """Descriptors have run out: one connection at least, and some more of those that nobody knows."""
+        given = self._make_room()
+        for _ in range(GIVEN_BACK):
+            if not self._drop_unauthenticated():
+                break
+        return given
+
+    def _drop_unauthenticated(self) -> bool:
+        """The oldest that waits for its client; if there is none, the oldest that we work for."""
+        victim: Connection | None = None
+        for connection in list(self._unauthenticated):
+            if connection.is_known():  # which has taken it out
+                continue
+            if not connection.is_working():
+                victim = connection
+                break
+            victim = victim or connection
+        return self._drop(victim)
+
+    def _drop_idle(self) -> bool:
+        idle = (c for c in self.connections if not c.is_working())
+        return self._drop(min(idle, key=lambda c: c.since, default=None))
+
+    def _drop_from_largest_holder(self) -> bool:
+        """Somebody holds so many that others do not get in; a watch that is ended is opened again."""
+        held = Counter(connection.user for connection in self.connections)
+        user, count = next(iter(held.most_common(1)), ("", 0))
+        if count * FAIR_SHARE < self.most:
+            return False
+        theirs = (c for c in self.connections if c.user == user)
+        return self._drop(min(theirs, key=lambda c: c.since, default=None))
+
+    def _drop(self, connection: Connection | None) -> bool:
+        if connection is None:
+            return False
+        self.left(connection)  # now: it no longer counts when the next one comes
+        connection.abort()
+        return True
 
     def chunk(self, piece: bytes) -> bytes:
         """A piece of a stream as it goes over the wire; the same one often goes to many."""
@@ -69,6 +186,10 @@ class Server:
         self.closing = True
         self._sweeper.cancel()
         self._listener.close()
+        handshakes = [task for c in self._handshakes if (task := c.handshake) is not None]
+        for task in handshakes:
+            task.cancel()
+        await asyncio.gather(*handshakes, return_exceptions=True)
         busy = [task for connection in list(self.connections) if (task := _leave(connection)) is not None]
         if busy:
             _, late = await asyncio.wait(busy, timeout=grace)
@@ -76,7 +197,6 @@ class Server:
                 task.cancel()
             await asyncio.gather(*busy, return_exceptions=True)
         await self._leave_last()
-        await self._listener.wait_closed()
 
     async def _leave_last(self) -> None:
         """What has been written goes out, if the client takes it."""
@@ -89,6 +209,9 @@ class Server:
 
     def left(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._handshakes.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
+        self._large.pop(connection, None)
         if self.closing and not self.connections:
             self._emptied.set()
 
@@ -108,10 +231,8 @@ class Server:
     def _sweep(self) -> None:
         now = self._loop.time()
         for connection in list(self.connections):
-            if not connection.is_working():
-                patience = SLOW if connection.is_reading() else IDLE
-                if now - connection.since > patience:
-                    connection.close()
+            if connection.is_overdue(now, self.limits):
+                connection.end()
         self._sweeper = self._loop.call_later(SWEEP, self._sweep)
 
 
@@ -131,9 +252,9 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     ssl: tls.SSLContext | None = None,
-    max_body: int = MAX_BODY,
+    limits: Limits | None = None,
 ) -> Server:
-    """Listen; port 0 takes a free one. PortInUse."""
-    server = Server(handler, max_body)
-    await server._listen(host, port, ssl)
+    """Listen; port 0 takes a free one. PortInUse, BadAddress."""
+    server = Server(handler, limits or Limits(), ssl)
+    await server._listen(host, port)
     return server

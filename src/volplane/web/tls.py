@@ -16,6 +16,7 @@ def server_context(cert: Pem, key: Pem, client_ca: Pem | None = None) -> ssl.SSL
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION  # which costs the server more than the client
     load_pair(context, cert, key)
     if client_ca is not None:
         _trust(context, client_ca)

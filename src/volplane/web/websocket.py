@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from io import StringIO
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
@@ -46,7 +46,9 @@ class WebSocket:
         self.close_code = 0  # what the peer gave when it closed
         self._stream = stream
         self._frames = Connection(kind)
-        self._parts: list[Any] = []  # of one message: all text, or all bytes
+        # Of one message: all text, or all bytes. Gathered, because many small parts take more than they hold.
+        self._text = StringIO()
+        self._bytes = bytearray()
         self._size = 0
         self._messages: deque[str | bytes] = deque()
         self._ended = asyncio.Event()
@@ -118,15 +120,18 @@ class WebSocket:
                     self._end()
 
     async def _gather(self, event: TextMessage | BytesMessage) -> None:
-        self._parts.append(event.data if isinstance(event.data, str) else bytes(event.data))
+        if isinstance(event.data, str):
+            self._text.write(event.data)
+        else:
+            self._bytes += event.data
         self._size += len(event.data)
         if self._size > MAX_MESSAGE:
             await self._write(CloseConnection(code=1009, reason="message too big"))
             self._end()
         elif event.message_finished:
-            empty: Any = "" if isinstance(event.data, str) else b""
-            self._messages.append(empty.join(self._parts))
-            self._parts, self._size = [], 0
+            is_text = isinstance(event.data, str)
+            self._messages.append(self._text.getvalue() if is_text else bytes(self._bytes))
+            self._text, self._bytes, self._size = StringIO(), bytearray(), 0
 
     async def _write(self, event: Event) -> None:
         await self._stream.write(self._frames.send(event))

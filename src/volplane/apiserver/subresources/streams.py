@@ -75,18 +75,23 @@ class Streams:
         query = f"?{request.query.raw}" if request.query.raw else ""
         kept = [(name, request.headers.get(name)) for name in ("accept", "content-type")]
         headers = [(name, value) for name, value in kept if value]
+        asked = client.stream(
+            request.method,
+            f"/{quote(below)}{query}",
+            headers=headers,
+            body=request.body,
+            timeout=PATIENCE,
+        )
+        stack = AsyncExitStack()
         try:
-            answer = await client.request(
-                request.method,
-                f"/{quote(below)}{query}",
-                headers=headers,
-                body=request.body,
-                timeout=PATIENCE,
-            )
+            answer, pieces = await stack.enter_async_context(asked)
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"node {node} does not answer: {error}") from error
+        # Piece by piece: a log has no end, and need not fit into memory.
         content_type = answer.headers.get("content-type", "text/plain")
-        return Response(status=answer.status, headers=[("Content-Type", content_type)], body=answer.body)
+        return Response(
+            status=answer.status, headers=[("Content-Type", content_type)], body=_Log(pieces, stack)
+        )
 
     async def close(self) -> None:
         for client in self._nodes.values():

@@ -185,5 +185,9 @@ async def _opened(session: Session, wanted: set[str]) -> dict[str, Channel]:
             channel = await anext(session)
         except StopAsyncIteration:
             raise ConnectionResetError("the client left before it had opened its streams") from None
-        streams[channel.headers.get("streamtype")] = channel
+        kind = channel.headers.get("streamtype")
+        if kind in wanted and kind not in streams:
+            streams[kind] = channel
+        else:
+            await channel.reset()
     return streams

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 Ending = Coroutine[None, None, None]  # ends with the container
 
 CHUNK = 256 << 10
+LONG_AGO = 10 * 365 * 24 * 3600  # seconds; no log is older, and no date can be
+LONGEST = 1 << 20  # bytes of a line; writers split theirs long before, so a longer one is no log line
+DIGITS = 12  # of a number that somebody asks with
 BLOCK = 64 << 10  # read backwards in these steps for the last lines
 
 
@@ -46,7 +49,7 @@ class LogRequest(Struct, frozen=True):
     def of(cls, query: Query) -> LogRequest:
         since = None
         if seconds := _number(query, "sinceSeconds"):
-            since = clock.wall() - timedelta(seconds=seconds)
+            since = clock.wall() - timedelta(seconds=min(seconds, LONG_AGO))
         elif moment := query.get("sinceTime"):
             try:
                 since = clock.parse(moment)
@@ -67,9 +70,9 @@ def _number(query: Query, name: str) -> int | None:
     text = query.get(name)
     if not text:
         return None
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise Refusal(400, f"invalid {name}: must be a number that is not negative")
-    return int(text)
+    return int(text) if len(text) <= DIGITS else 10**DIGITS
 
 
 async def read_log(
@@ -156,6 +159,9 @@ class _Reader:
     def _shown(self, data: bytes) -> bytes:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
+        if len(self._rest) > LONGEST:  # shown as it is, or it would fill the memory
+            lines.append(self._rest)
+            self._rest = b""
         piece = b"".join(self._texts(lines))
         if self._left is not None:
             piece = piece[: self._left]

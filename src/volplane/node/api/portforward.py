@@ -22,6 +22,8 @@ PROTOCOL = "portforward.k8s.io"
 TUNNEL = f"SPDY/3.1+{PROTOCOL}"
 PLAIN = "v4.channel.k8s.io"
 PATIENCE = 10.0
+MOST_PORTS = 127
+UNPAIRED = 64  # streams that may wait for their other half
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[int], Awaitable[Ends]]
@@ -30,12 +32,13 @@ Write = Callable[[bytes], Awaitable[None]]
 
 async def forward(request: Request, dial: Dial) -> Response | Upgraded:
     if websocket.is_asked(request):
+        ports = _ports(request)
         try:
             socket = await websocket.server_accept(request, (TUNNEL, PLAIN))
         except BadHandshake as error:
             raise Refusal(400, str(error)) from error
         if socket.protocol == PLAIN:
-            await _plain(socket, dial, [int(port) for port in request.query.all("port") if port.isdecimal()])
+            await _plain(socket, dial, ports)
         else:
             await _serve(MessageStream(socket), dial)
         return Upgraded()
@@ -44,6 +47,17 @@ async def forward(request: Request, dial: Dial) -> Response | Upgraded:
     answer = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", PROTOCOL)]
     await _serve(await request.upgrade(answer), dial)
     return Upgraded()
+
+
+def _ports(request: Request) -> list[int]:
+    """Those that the request names. Two channels each must fit into a byte."""
+    named = request.query.all("port")
+    if len(named) > MOST_PORTS:
+        raise Refusal(400, f"too many ports: {len(named)}, at most {MOST_PORTS}")
+    for text in named:
+        if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
+            raise Refusal(400, f"invalid port {text[:20]!r}: must be a number from 1 to 65535")
+    return [int(text) for text in named]
 
 
 # --- SPDY
@@ -67,6 +81,8 @@ async def _pair(session: Session, links: set[asyncio.Task[None]], dial: Dial) ->
         other = waiting.pop(number, None)
         if other is None:
             waiting[number] = channel
+            if len(waiting) > UNPAIRED:
+                await waiting.pop(next(iter(waiting))).reset()
             continue
         data, error = (channel, other) if channel.headers.get("streamtype") == "data" else (other, channel)
         link = asyncio.create_task(_connect_channel(data, error, dial))
@@ -79,7 +95,7 @@ async def _connect_channel(data: Channel, error: Channel, dial: Dial) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             reader, writer = await dial(int(port))
-    except (OSError, ValueError, TimeoutError) as failure:
+    except (OSError, ValueError, OverflowError, TimeoutError) as failure:
         await error.write(f"an error occurred forwarding port {port}: {failure}".encode())
         await error.close()
         await data.reset()

@@ -8,13 +8,25 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from volplane.base import descriptors
+from volplane.web.listener import dropped as _refused
+
 log = logging.getLogger(__name__)
 
 DIAL = 10.0
 CHUNK = 1 << 16
+SHARE = 16  # links get this part of the descriptors, twice
+FEWEST = 16
+
+_all_links: set[asyncio.Task[None]] = set()  # of all relays: the limit is the process's
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[], Awaitable[Ends]]
+
+
+def most_links() -> int:
+    """Connections that all relays of this process may hand on at a time; each takes two descriptors."""
+    return max(FEWEST, descriptors.limit() // SHARE)
 
 
 class Relay:
@@ -29,9 +41,14 @@ class Relay:
         self._server = await asyncio.start_server(self._accepted, sock=self._listening)
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(_all_links) >= most_links():  # whoever connects here need not be known to anybody
+            _refused.labels("relay").inc()
+            writer.close()
+            return
         link = asyncio.current_task()
         assert link is not None
         self._links.add(link)
+        _all_links.add(link)
         try:
             await self._serve(reader, writer)
         except (OSError, TimeoutError) as error:
@@ -40,6 +57,7 @@ class Relay:
             pass  # we are being closed; nobody else ends this task
         finally:
             self._links.discard(link)
+            _all_links.discard(link)
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

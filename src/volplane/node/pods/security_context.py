@@ -19,6 +19,7 @@ from volplane.api.core import (
     SeccompProfile,
     SecurityContext,
 )
+from volplane.node.admission import Rejection
 from volplane.node.containers.base import DEFAULT_CAPABILITIES, ProcMount
 from volplane.node.pods.environment import ConfigError, CreateError
 from volplane.node.pods.records import all_containers
@@ -39,13 +40,6 @@ SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUD
 SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
 """
 CAPABILITIES = tuple(f"CAP_{name}" for name in _CAPABILITIES.split())
-
-
-class Refusal(Struct, frozen=True):
-    """Why a node does not run a pod; the reason is that of the pod's status and event."""
-
-    reason: str
-    message: str
 
 
 class Security(Struct, frozen=True):
@@ -73,16 +67,16 @@ class Security(Struct, frozen=True):
 # --- whole pods
 
 
-def refuse_pod(pod: Pod, allowed: sysctls.Allowed, app_armor: str = NO_APP_ARMOR) -> Refusal | None:
+def check_pod(pod: Pod, allowed: sysctls.Allowed, app_armor: str = NO_APP_ARMOR) -> Rejection | None:
     """Why the kubelet does not admit the pod. `app_armor` says why no profile can be enforced."""
     if pod.spec.os is not None and pod.spec.os.name != "linux":
-        return Refusal(WRONG_OS, "Failed to admit pod as the OS field doesn't match node OS")
+        return Rejection(WRONG_OS, "Failed to admit pod as the OS field doesn't match node OS")
     for sysctl in (pod.spec.security_context or PodSecurityContext()).sysctls:
         why = allowed.refusal(sysctl.name, host_network=pod.spec.host_network, host_ipc=pod.spec.host_ipc)
         if why:
-            return Refusal(SYSCTL_FORBIDDEN, f"forbidden sysctl: {why}")
+            return Rejection(SYSCTL_FORBIDDEN, f"forbidden sysctl: {why}")
     if any(_wants_app_armor(pod, container) for container in all_containers(pod)):
-        return Refusal(APP_ARMOR, f"Cannot enforce AppArmor: {app_armor}")
+        return Rejection(APP_ARMOR, f"Cannot enforce AppArmor: {app_armor}")
     return None
 
 

@@ -45,13 +45,13 @@ class Facts(Struct, frozen=True):
     ended: bool = False
     reason: str = ""  # of a pod that was failed as a whole (DeadlineExceeded, …)
     message: str = ""
-    admitted: bool = (
-        True  # a pod that is not has no containers to tell of, so that its reason is what is shown
-    )
+    rejected: bool = False  # the node refused to start the pod: no container has a state
 
 
 def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] | None = None) -> PodStatus:
     """`before`: the conditions as last written, which the pod at hand may not show yet."""
+    if facts.rejected:
+        return _rejected_status(pod, facts)
     phase = "Failed" if facts.reason else plan.phase(pod, facts.records, ended=facts.ended)
     initialized = _initialized(pod, facts.records)
     conditions = _conditions(pod, facts, phase, now, pod.status.conditions if before is None else before)
@@ -68,13 +68,13 @@ def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] 
         start_time=facts.started_at or None,
         init_container_statuses=tuple(
             _container(c, facts.records.get(c.name, NOTHING), INITIALIZING, init=True)
-            for c in (pod.spec.init_containers if facts.admitted else ())
+            for c in pod.spec.init_containers
         ),
         container_statuses=tuple(
             _container(
                 c, facts.records.get(c.name, NOTHING), CREATING if initialized else INITIALIZING, init=False
             )
-            for c in (pod.spec.containers if facts.admitted else ())
+            for c in pod.spec.containers
         ),
         ephemeral_container_statuses=tuple(
             msgspec.structs.replace(
@@ -82,6 +82,19 @@ def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] 
             )
             for c in debuggers(pod)
         ),
+        qos_class=pod.status.qos_class or qos_class(pod),
+    )
+
+
+def _rejected_status(pod: Pod, facts: Facts) -> PodStatus:
+    """The status of a pod that the node refused to start, as upstream's kubelet writes it."""
+    return PodStatus(
+        observed_generation=pod.metadata.generation,
+        phase="Failed",
+        conditions=pod.status.conditions,
+        message=facts.message,
+        reason=facts.reason,
+        start_time=facts.started_at or None,
         qos_class=pod.status.qos_class or qos_class(pod),
     )
 

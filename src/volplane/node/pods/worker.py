@@ -19,6 +19,7 @@ from volplane.api.errors import APIError, Conflict
 from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.host import Host
+from volplane.node.admission import Admission
 from volplane.node.manager import Mounted, VolumeManager
 from volplane.node.network import NoNetwork, Place, PodNetwork
 from volplane.node.pods import plan
@@ -26,7 +27,7 @@ from volplane.node.pods.adoption import MARKER, adopt, write_marker
 from volplane.node.pods.container import ContainerLoop, Kit
 from volplane.node.pods.pushing import StatusPusher
 from volplane.node.pods.records import NOTHING, Record, all_containers, debuggers, is_sidecar
-from volplane.node.pods.security_context import Refusal, refuse_sandbox
+from volplane.node.pods.security_context import refuse_sandbox
 from volplane.node.pods.status import Facts, pod_status
 from volplane.node.reconstruct import remove_pod_directory
 from volplane.rules import pods as rules
@@ -54,18 +55,10 @@ async def _hopeful(pod: str) -> str:
     return ""
 
 
-Refuse = Callable[[Pod], Refusal | None]  # why the node does not admit a pod
-
-
-def _refuse_none(pod: Pod) -> Refusal | None:
-    return None
-
-
 class Shared:
     """What all pods of a node have in common."""
 
     hopeless: Hopeless = staticmethod(_hopeful)
-    refuse: Refuse = staticmethod(_refuse_none)
 
     def __init__(
         self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str, mount_timeout: float
@@ -73,6 +66,7 @@ class Shared:
         self.client, self.volumes, self.kit, self.host_ip = client, volumes, kit, host_ip
         self.mount_timeout = mount_timeout  # seconds after which it is asked whether there is any hope
         self.network: PodNetwork = kit.network
+        self.admission = Admission()
         self.interrupted: dict[str, dict[str, int]] = {}  # what an earlier life has stopped, by pod
 
 
@@ -98,7 +92,7 @@ class PodWorker:
         self._deadline = 0.0  # of the stop that is under way
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
-        self._admitted = True
+        self._is_rejected = False
         self._started_at = pod.status.start_time or clock.stamp()
         self._pusher = StatusPusher(shared.client, pod, self._status)
         shared.volumes.expect(pod.uid)
@@ -154,12 +148,15 @@ class PodWorker:
     # --- its life
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            pushing = tasks.create_task(self._pusher.run(), name=f"status of pod {self.pod.key}")
-            await self._run()
-            pushing.cancel()
-        self._tasks = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                pushing = tasks.create_task(self._pusher.run(), name=f"status of pod {self.pod.key}")
+                await self._run()
+                pushing.cancel()
+        finally:
+            self._tasks = None
+            self.shared.admission.pod_ended(self.uid)
         if self.done:  # they know us: nobody else knows them, and so nobody would ever let go
             self._loops.clear()
             self._pusher.end()
@@ -168,7 +165,7 @@ class PodWorker:
         await self._adopt()
         running = any(r.running for r in self.records.values())
         if running or not rules.has_ended(self.pod):
-            if not self._leaving.is_set():
+            if not self._leaving.is_set() and not self._reject():
                 await self._until(self._live())
             if self._leave is Leave.SUSPENDED:
                 return await self._suspend()
@@ -181,6 +178,20 @@ class PodWorker:
         await self._leaving.wait()
         if self._leave is Leave.DELETED:
             await self._remove()
+
+    def _reject(self) -> bool:
+        """Whether the node refuses to start the pod. One that has begun here is not checked again."""
+        begun = any(record.current is not None for record in self.records.values())
+        if begun or self.pod.status.phase not in ("", "Pending"):
+            return False
+        rejection = self.shared.admission.check(self.pod)
+        if rejection is None:
+            return False
+        self._is_rejected = True
+        self._reason, self._message = rejection.reason, f"Pod was rejected: {rejection.message}"
+        self.shared.kit.events.warning(self.pod, rejection.reason, rejection.message)
+        log.warning("pod %s was rejected: %s", self.pod.key, rejection.message)
+        return True
 
     async def _until(self, life: Coroutine[None, None, None]) -> None:
         """Live until life is over or we are told to leave."""
@@ -217,12 +228,6 @@ class PodWorker:
         )
 
     async def _live(self) -> None:
-        running = any(record.running for record in self.records.values())  # admitted in an earlier life
-        if not running and (refusal := self.shared.refuse(self.pod)):
-            self._admitted = False
-            self._reason, self._message = refusal.reason, f"Pod was rejected: {refusal.message}"
-            self.shared.kit.events.warning(self.pod, refusal.reason, refusal.message)
-            return
         self._pusher.push(urgent=False)
         try:
             async with asyncio.timeout(self._time_left()):
@@ -394,8 +399,13 @@ class PodWorker:
 
     def _record_changed(self, name: str, record: Record) -> None:
         self.records[name] = record
+        if self._has_begun():
+            self.shared.admission.pod_started(self.uid)
         if self._leave is not Leave.SUSPENDED:
             self._pusher.push(urgent=self._leave is Leave.NO)  # a pod that leaves has its last word to come
+
+    def _has_begun(self) -> bool:
+        return all(self.records.get(c.name, NOTHING).current for c in self.pod.spec.containers)
 
     def _status(self, before: Sequence[PodCondition]) -> PodStatus:
         facts = Facts(
@@ -407,7 +417,7 @@ class PodWorker:
             ended=self._ended,
             reason=self._reason,
             message=self._message,
-            admitted=self._admitted,
+            rejected=self._is_rejected,
         )
         return pod_status(self.pod, facts, clock.stamp(), before)
 

@@ -24,6 +24,7 @@ __all__ = ["Answer", "Disconnected", "Http", "HttpError"]
 
 TIMEOUT = 30.0
 MAX_CONNECTIONS = 64
+MAX_IDLE = 32  # connections kept for the next requests
 GOODBYE = 1.0  # seconds the server has to close its side, too
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
@@ -188,6 +189,8 @@ class Http:
         """Keep the connection for the next request if nothing of this one is left on it."""
         if self._is_reusable(connection) and not self._closed:
             self._idle.append(connection)
+            if len(self._idle) > MAX_IDLE:  # streams take as many as they like, and leave them here
+                self._drop(self._idle.popleft())
         else:
             self._drop(connection)
 

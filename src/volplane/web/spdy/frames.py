@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from struct import pack, unpack_from
 from typing import TypeAlias
 
@@ -20,7 +21,8 @@ SYN_STREAM, SYN_REPLY, RST_STREAM, SETTINGS, PING, GOAWAY, HEADERS, WINDOW_UPDAT
 FIN, UNIDIRECTIONAL = 1, 2
 PROTOCOL_ERROR, INVALID_STREAM, REFUSED_STREAM, CANCEL = 1, 2, 3, 5  # RST_STREAM's reasons
 MAX_CONTROL = 64 * 1024
-MAX_HEADERS = 256 * 1024  # unpacked
+MAX_HEADERS = 16 * 1024  # unpacked; kubectl sends a hundred bytes
+MAX_PAIRS = 64  # a header of many values counts as many
 
 
 class Broken(Exception):
@@ -108,23 +110,40 @@ class Decoder:
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(zdict=DICTIONARY)
         self._buffer = bytearray()
+        self._rest = 0  # bytes of a data frame that have not come yet
+        self._stream = 0  # whose data they are
+        self._fin = False
 
     def feed(self, received: bytes) -> Iterator[Frame]:
-        """The frames that are complete now. Broken."""
+        """The frames that are complete now; of data also parts, so that nobody gathers 16 MiB. Broken."""
         self._buffer += received
-        while len(self._buffer) >= 8:
+        while True:
+            if self._rest:
+                if not self._buffer:
+                    return
+                part = bytes(self._buffer[: self._rest])
+                del self._buffer[: self._rest]
+                self._rest -= len(part)
+                yield Data(self._stream, part, self._fin and not self._rest)
+                continue
+            if len(self._buffer) < 8:
+                return
             word, rest = unpack_from("!II", self._buffer)
             flags, length = rest >> 24, rest & 0xFFFFFF
             is_control = bool(word >> 31)
-            if is_control and length > MAX_CONTROL:
+            if not is_control:
+                del self._buffer[:8]
+                self._stream, self._rest, self._fin = word, length, bool(flags & FIN)
+                if not length:
+                    yield Data(word, b"", self._fin)
+                continue
+            if length > MAX_CONTROL:
                 raise Broken("control frame too large")
             if len(self._buffer) < 8 + length:
                 return
             payload = bytes(self._buffer[8 : 8 + length])
             del self._buffer[: 8 + length]
-            if not is_control:
-                yield Data(word, payload, bool(flags & FIN))
-            elif word >> 16 != VERSION:
+            if word >> 16 != VERSION:
                 raise Broken(f"SPDY version {word >> 16 & 0x7FFF} is not spoken here")
             elif (frame := self._control(word & 0xFFFF, flags, payload)) is not None:
                 yield frame
@@ -152,12 +171,15 @@ class Decoder:
 
     def _unpack(self, packed: bytes) -> Headers:
         try:
-            block = self._zlib.decompress(packed, MAX_HEADERS)
+            block = self._zlib.decompress(packed, MAX_HEADERS + 1)
         except zlib.error as error:
             raise Broken(f"headers: {error}") from None
-        if self._zlib.unconsumed_tail:
+        if self._zlib.unconsumed_tail or len(block) > MAX_HEADERS:
             raise Broken("headers too large")
-        return Headers(list(_pairs(block)))
+        found = list(islice(_pairs(block), MAX_PAIRS + 1))
+        if len(found) > MAX_PAIRS:
+            raise Broken("too many headers")
+        return Headers(found)
 
 
 def _pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -191,7 +191,8 @@ class Session:
         if frame.stream <= self._last_peer_id or frame.stream % 2 == self._next_id % 2:
             raise Broken(f"stream {frame.stream} out of order")
         self._last_peer_id = frame.stream
-        if len(self._channels) >= MAX_CHANNELS:
+        # Those that were reset before anybody took them count as well, or opening and resetting has no end.
+        if len(self._channels) >= MAX_CHANNELS or self._incoming.qsize() >= MAX_CHANNELS:
             await self._send(frames.reset(frame.stream, frames.REFUSED_STREAM))
             return
         channel = self._channels[frame.stream] = Channel(self, frame.stream, frame.headers)

@@ -52,7 +52,8 @@ class Listing(Struct, frozen=True):
 # ├── Future      the revision has not happened yet
 # ├── Overrun     this watcher was too slow; it must list again
 # ├── Failed      the keeper refused or does not answer; a write did not happen
-# │   └── RecordTooLarge   the keeper never takes a record of this size
+# │   ├── RecordTooLarge   the keeper never takes a record of this size
+# │   └── Full             no room on the keeper's disk; deletes may still be possible
 # ├── Uncertain   the keeper did not answer in time; the write may have happened, or may still happen
 # ├── Closed      the store is shut
 # └── InUse       another process has the store open
@@ -99,6 +100,10 @@ class Failed(StoreError):
 
 
 class RecordTooLarge(Failed):
+    pass
+
+
+class Full(Failed):
     pass
 
 

@@ -24,7 +24,6 @@ from volplane.api.errors import (
     NotFound,
     Timeout,
     TooLarge,
-    Unavailable,
 )
 from volplane.apiserver import answers, components, discovery, options, public, reviews
 from volplane.apiserver.acts import act_of, path_act, verb_of
@@ -34,6 +33,7 @@ from volplane.apiserver.auth.authorize import Act, Authority, refusal
 from volplane.apiserver.auth.impersonate import impersonated
 from volplane.apiserver.auth.issuer import metadata
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.failures import api_error
 from volplane.apiserver.handlers import HANDLERS, on_post
 from volplane.apiserver.inflight import Inflight
 from volplane.apiserver.paths import Target, parse
@@ -42,7 +42,7 @@ from volplane.apiserver.strategy import Call, User
 from volplane.apiserver.subresources import POSTS, scale
 from volplane.apiserver.subresources.streams import STREAMS, Streams
 from volplane.base import clock, metrics
-from volplane.store import Closed, Failed
+from volplane.store import Closed, Failed, Uncertain
 from volplane.web import BodyTooLarge, Request, Response, Upgraded
 from volplane.web.message import pairs
 
@@ -103,10 +103,8 @@ class App:
             answer = _failed(seen, error)
         except BodyTooLarge:
             answer = _failed(seen, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
-        except Closed:
-            answer = _failed(seen, Unavailable("the server is shutting down"))
-        except Failed as error:
-            answer = _failed(seen, InternalError.because(error))
+        except (Closed, Failed, Uncertain) as error:
+            answer = _failed(seen, api_error(error))
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
             answer = _failed(seen, InternalError.because(type(error).__name__))

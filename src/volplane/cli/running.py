@@ -18,7 +18,7 @@ from volplane.cli.connecting import connect as connect
 from volplane.cli.failure import Failure
 from volplane.cluster.errors import CannotStart
 from volplane.loops import waits
-from volplane.store import InUse
+from volplane.store import Failed, InUse
 from volplane.web import PortInUse
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ def in_words(error: BaseException) -> str:
         return str(error)
     if isinstance(error, PortInUse):
         return f"{error.strerror}; choose another with --port"
+    if isinstance(error, Failed):  # of a store that was to be opened
+        return str(error)
     if isinstance(error, InUse):
         return f"{error}; stop it first, or choose another --data-dir"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

@@ -38,6 +38,7 @@ from volplane.cluster.whole import Settings, cloud_settings, expected, node_sett
 from volplane.host import Host, network
 from volplane.host.processes import Process, start_time
 from volplane.node.settings import NodeSettings
+from volplane.store.sqlite.space import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +126,7 @@ class Separate:
     async def _start(self) -> None:
         if self.layout.make():
             self._stack.push_async_callback(self._discard)
+        Reserve(str(self.layout.state)).require_space()  # a role could not even write why it ends
         self._stack.callback(os.close, self.layout.hold())
         self.layout.forget_waits()
         self._stack.callback(self.layout.release)

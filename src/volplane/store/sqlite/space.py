@@ -1,7 +1,7 @@
 """Room on the disk: what a start needs, and the reserve that is spent when nothing else is left.
 
-The reserve is a file beside the database that holds nothing. On a full disk it is removed, so that objects can
-still be deleted and changed; it is made again as soon as the disk has room for it and for new objects.
+The reserve is a file beside the database that holds nothing. On a full disk it is removed, so that objects
+can still be deleted and changed; it is made again as soon as the disk has room for it and for new objects.
 """
 
 from __future__ import annotations

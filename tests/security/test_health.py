@@ -81,7 +81,7 @@ async def test_a_server_whose_etcd_is_frozen_or_dead_is_alive_but_not_ready(tmp_
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "small"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(disk)], check=True)
     yield disk
     subprocess.run(["umount", str(disk)], check=True)
 

@@ -20,7 +20,6 @@ from volplane.store.sqlite import SqliteStore, space, writer
 pytestmark = pytest.mark.root
 
 PATIENCE = 60.0
-ENOUGH = (space.RESERVE + space.RESUME + (4 << 20)) >> 20  # MiB
 
 
 class Disk:
@@ -51,7 +50,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     image, place = tmp_path / "disk.img", tmp_path / "disk"
     place.mkdir()
     with image.open("wb") as file:
-        file.truncate(48 << 20)
+        file.truncate(72 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-b", "1024", str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
     yield Disk(place)
@@ -154,6 +153,22 @@ async def test_it_goes_on_by_itself_when_there_is_space_and_makes_the_reserve_ag
     await store.close()
 
 
+async def test_somebody_who_never_stops_writing_does_not_get_the_reserve(disk: Disk) -> None:
+    store = await SqliteStore.open(disk.database)
+    await asyncio.gather(*(store.create(f"/old/{n}", b"x" * 1000) for n in range(300)))
+    greedy = f"while :; do cat /dev/zero >> {disk.path}/filler; done"
+    other = subprocess.Popen(["sh", "-c", greedy], stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        await until_full(store)
+        for n in range(300):
+            await store.delete(f"/old/{n}")
+    finally:
+        os.killpg(other.pid, signal.SIGKILL)
+        other.wait()
+    assert store.scan("/old/") == []
+    await store.close()
+
+
 async def test_changes_and_deletes_go_on_for_long_from_the_reserve(disk: Disk) -> None:
     store = await SqliteStore.open(disk.database)
     revision = await store.create("/lease", b"x" * 600)
@@ -173,7 +188,7 @@ async def test_changes_and_deletes_go_on_for_long_from_the_reserve(disk: Disk) -
 async def test_a_store_is_not_opened_on_a_disk_with_too_little_space(disk: Disk) -> None:
     disk.fill(leave=2 << 20)
     with pytest.raises(
-        Full, match=rf"cannot open .*store\.db: \d(\.\d)? MiB are free in {disk.path}, at least 12 MiB"
+        Full, match=rf"cannot open .*store\.db: \d(\.\d)? MiB are free in {disk.path}, at least 20 MiB"
     ):
         await SqliteStore.open(disk.database)
     assert sorted(p.name for p in disk.path.iterdir()) == ["filler", "lost+found"]

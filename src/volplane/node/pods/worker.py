@@ -361,7 +361,10 @@ class PodWorker:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _suspend(self) -> None:
-        await self._host.call(write_marker, self._marker, self.records)
+        try:
+            await self._host.call(write_marker, self._marker, self.records)
+        except OSError as error:  # a full disk must not keep its containers running and its volumes mounted
+            log.warning("pod %s will count its stop as its own end: %s", self.pod.key, error)
         self._waits("its containers are being stopped")
         await self._stop_containers(self.grace)
         await self._unmount()

@@ -72,7 +72,7 @@ class SqliteStore:
         self._hub = Hub(revision=files.revision, backlog=backlog)
         self._waiters = Waiters()
         self._closed = False
-        self._writer = Writer(self._disk, files.reserve, self._committed)
+        self._writer = Writer(self._disk, files.descriptor, files.reserve, self._committed)
         self._checkpoints = Checkpoints(self._executor, self._old, self._writer, self._disk)
 
     @classmethod

@@ -22,6 +22,7 @@ class Files:
     floor: int
     records: Records
     reserve: Reserve
+    descriptor: int  # of the database's file
 
     @classmethod
     def open(cls, path: str) -> Files:
@@ -43,7 +44,9 @@ class Files:
         self.reserve.require_space()
         stack.callback(os.close, _lock(path))
         self.reserve.make()
-        _create(path)
+        # Open until SQLite has closed its own: closing it earlier would drop the locks that SQLite has on it.
+        self.descriptor = _create(path)
+        stack.callback(os.close, self.descriptor)
         self._index = -1
         stack.callback(self._close_index)
         self.disk = Database(path)
@@ -77,11 +80,12 @@ def _lock(path: str) -> int:
         raise InUse(path, error.pid) from None
 
 
-def _create(path: str) -> None:
+def _create(path: str) -> int:
     """Make the file private, and its directory entry durable, before SQLite opens it."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    descriptor = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    database = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        os.fsync(directory)
     finally:
-        os.close(descriptor)
+        os.close(directory)
+    return database

@@ -6,19 +6,24 @@ can still be deleted and changed; it is made again as soon as the disk has room 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from contextlib import suppress
 
 from volplane.store.contract import Full
 
-RESERVE = 8 << 20  # bytes
+RESERVE = 16 << 20  # bytes
 NEEDED = 4 << 20  # bytes that must be free besides the reserve before the database is opened
 RESUME = 8 << 20  # bytes that must be free besides the reserve before objects may be created again
-LOG = 4 << 20  # bytes that the database's log gets of the reserve at once, before others take them
+PAGES = 2 << 20  # bytes of the reserve that become free pages of the database
+LOG = 3 << 20  # bytes of the reserve by which the database's log may grow meanwhile
 INDEX = 512 << 10  # bytes of the log's index that are allocated in advance
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+_KEEP_SIZE = 1  # of fallocate(2): what is allocated lies behind the file's end
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Reserve:
@@ -63,14 +68,20 @@ class Reserve:
         with suppress(OSError):
             os.unlink(self.path)
 
-    def extend_log(self) -> None:
-        """Allocate room for the database's log, as far as there is any."""
+    def spend(self, database: int) -> None:
+        """Give the reserve to the database's log and to the open `database`, before others on this disk
+        take it.
+        """
+        self.release()
         with suppress(OSError):
-            descriptor = os.open(f"{self._database}-wal", os.O_RDWR | os.O_CLOEXEC)
+            log = os.open(f"{self._database}-wal", os.O_RDWR | os.O_CLOEXEC)
             try:
-                os.posix_fallocate(descriptor, 0, LOG)
+                os.posix_fallocate(log, 0, os.fstat(log).st_size + LOG)
             finally:
-                os.close(descriptor)
+                os.close(log)
+        end, size = os.fstat(database).st_size, RESERVE - LOG
+        while size > 4096 and not _allocate_behind(database, end, size):
+            size //= 2
 
     def has_run_out(self) -> bool:
         """Whether a write that failed for an unknown reason may have failed for want of room."""
@@ -100,6 +111,11 @@ def allocate_index(database: str) -> int:
         # SQLite touches each page once, which on a file system with small blocks leaves holes in it.
         os.posix_fallocate(descriptor, 0, INDEX)
     return descriptor
+
+
+def _allocate_behind(descriptor: int, start: int, size: int) -> bool:
+    start_, size_ = ctypes.c_int64(start), ctypes.c_int64(size)
+    return bool(_libc.fallocate64(descriptor, _KEEP_SIZE, start_, size_) == 0)
 
 
 def _mib(size: int) -> str:

@@ -30,7 +30,7 @@ from volplane.store.sqlite.database import (
     is_refused,
     is_uncertain,
 )
-from volplane.store.sqlite.space import RESUME, Reserve
+from volplane.store.sqlite.space import PAGES, RESUME, Reserve
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +62,11 @@ Job: TypeAlias = Callable[[], None]
 
 
 class Writer:
-    def __init__(self, database: Database, reserve: Reserve, tell: Callable[[Batch], None]) -> None:
-        self._database = database
+    def __init__(
+        self, database: Database, descriptor: int, reserve: Reserve, tell: Callable[[Batch], None]
+    ) -> None:
+        """`descriptor`: of the database's file."""
+        self._database, self._descriptor = database, descriptor
         self._reserve = reserve
         self._tell = tell  # on the loop, in commit order
         self._loop = asyncio.get_running_loop()
@@ -171,11 +174,11 @@ class Writer:
     def _commit_from_reserve(self, writes: list[Write]) -> Batch:
         """What may still be written, together or each for itself; deletes first."""
         assert self.full is not None
-        self._sparing += 1
-        if self._sparing > START_OVER:
-            self._start_log_over()
         batch = Batch(writes, [])
         allowed = sorted((w for w in writes if w.fits_reserve), key=lambda write: write.value is not None)
+        self._sparing += bool(allowed)
+        if self._sparing > START_OVER:
+            self._start_log_over()
         batch.errors = {write.key: self.full for write in writes if not write.fits_reserve}
         try:
             batch.keys = self._append(allowed) if allowed else []
@@ -199,9 +202,12 @@ class Writer:
         where = self._reserve.directory
         self.full = Full(f"no space left on the disk of {where}; objects can be deleted, none can be created")
         log.error("no space left on the disk of %s (%s): from the reserve, deletes are stored", where, error)
-        self._reserve.release()
-        self._start_log_over()
-        self._reserve.extend_log()
+        self._reserve.spend(self._descriptor)
+        try:
+            self._database.grow(PAGES)
+        except sqlite3.Error as refused:
+            log.warning("the database was not extended: %s", refused)
+            self._start_log_over()
         self._loop.call_soon_threadsafe(self._look_later)
 
     def _start_log_over(self) -> None:

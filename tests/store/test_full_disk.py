@@ -54,7 +54,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["mkfs.ext4", "-q", "-b", "1024", str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
     yield Disk(place)
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 async def until_full(store: SqliteStore) -> None:

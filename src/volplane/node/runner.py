@@ -104,7 +104,14 @@ class NodeRole:
             paths.real(paths.containers), host, cover=(paths.root, *cover), launcher=launcher
         )
         self.runtimes = Runtimes(TaskRuntime(images, paths), self._processes)
-        builder = Builder(site, _cluster_variables(settings), programs or Programs(), settings.node_ip)
+        builder = Builder(
+            site,
+            _cluster_variables(settings),
+            programs or Programs(),
+            settings.node_ip,
+            log_max_size=settings.log_max_size,
+            log_max_files=settings.container_log_max_files,
+        )
         self.network = PodNetwork(settings, host, paths, is_builtin=self.runtimes.is_builtin)
         self.network.on_range = self.object.set_pod_cidr
         kit = Kit(

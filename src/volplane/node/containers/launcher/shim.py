@@ -94,7 +94,7 @@ class Shim:
     def serve(self, directory: str, spec: Spec, reply: socket.socket) -> None:
         kernel.set_title(f"volplane-shim {spec['id']}")
         _take(directory)
-        log = Log(spec["log_path"])
+        log = Log(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
         trees = [*_network(spec), *root.copy_sources(spec)]
         self._join_cgroups(spec["cgroups"])
         if _gone(reply):

@@ -89,8 +89,8 @@ class LogFiles:
             row = [*list_rotated(self._path), self._path]
             inodes = [_inode(path) for path in row]
             own = os.fstat(file.fileno())
-            if own.st_ino not in inodes and own.st_nlink:
-                continue  # it was renamed between two looks
+            if row[:-1] != list_rotated(self._path) or (own.st_ino not in inodes and own.st_nlink):
+                continue  # rotated between two looks
             after = inodes.index(own.st_ino) + 1 if own.st_ino in inodes else 0  # 0: it was removed
             if after == len(row) or inodes[after] is None:
                 return None

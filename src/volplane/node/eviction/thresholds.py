@@ -1,8 +1,8 @@
 """`--eviction-hard`: how much of a resource must be left, as kubelets are told it. Pure.
 
-Here, every node shares this machine's disk with everything else on it, and a developer's disk is often more than
-nine tenths full. Upstream's ten per cent would evict pods on such a machine while tens of gigabytes are free,
-so that the default is an amount.
+Here, every node shares this machine's disk with everything else on it, and a developer's disk is often more
+than nine tenths full. Upstream's ten per cent would evict pods on such a machine while tens of gigabytes are
+free, so that the default is an amount.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ from volplane.node.containers.launch import Launcher
 from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.csinode import CSINodeObject
+from volplane.node.eviction.controller import Eviction
+from volplane.node.eviction.plan import refusal
 from volplane.node.growth import ClaimReader
 from volplane.node.limits import Limits
 from volplane.node.manager import VolumeManager, Waiting
@@ -132,6 +134,8 @@ class NodeRole:
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
         self.pods.shared.hopeless = self.limits.exceeded
+        self.eviction = Eviction(settings, host, paths, self.object, self.pods.workers, self.events)
+        self.pods.shared.refusal = lambda pod: refusal(pod, disk_pressure=self.object.disk_pressure)
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -159,6 +163,7 @@ class NodeRole:
             # Ready before the first container needs it; to its end, or its process would belong to nobody.
             self._spawn(finished(self._processes.prepare()), "launcher")
         await self._listen()
+        await self.eviction.look()
         await self._join()
         self._spawn(self.object.run(), "node object")
         self._spawn(self.watcher.run(), "plugin watcher")
@@ -166,6 +171,7 @@ class NodeRole:
         await self._renew()
         self._spawn(self._republish(), "republish")
         self._spawn(self.limits.run(), "volume limits")
+        self._spawn(self.eviction.run(), "eviction")
         self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
         stats = VolumeStats(self.volumes, self.events, self.settings.feature_gates)
         self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")

@@ -48,7 +48,6 @@ CALL = 10.0
 
 _HEALTHY = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 )
 
@@ -67,6 +66,7 @@ class NodeObject:
         self.info = NodeSystemInfo()
         self.capacity: Mapping[str, str] = {}
         self.not_ready = "CSINode is not yet initialized"
+        self.disk_pressure = False
         self.in_use: Callable[[], list[str]] | None = None  # set once the disk has been read
         self.found: Callable[[], list[str]] = list  # what may be in use as far as the disk alone tells
         self.on_made_again: Callable[[], None] = lambda: None
@@ -174,7 +174,12 @@ class NodeObject:
             ready = ("Ready", "False", "KubeletNotReady", self.not_ready)
         else:
             ready = ("Ready", "True", "KubeletReady", "kubelet is posting ready status")
-        wanted = [(kind, "False", reason, text) for kind, reason, text in _HEALTHY] + [ready]
+        if self.disk_pressure:
+            disk = ("DiskPressure", "True", "KubeletHasDiskPressure", "kubelet has disk pressure")
+        else:
+            disk = ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+        memory, *others = [(kind, "False", reason, text) for kind, reason, text in _HEALTHY]
+        wanted = [memory, disk, *others, ready]
         return tuple(_condition(old, *each, now=clock.stamp()) for each in wanted)
 
     async def _write_status(self) -> Node:
@@ -187,6 +192,10 @@ class NodeObject:
         if problem != self.not_ready:
             self.not_ready = problem
             self._status_changed.set()
+
+    def set_disk_pressure(self, pressure: bool) -> None:
+        self.disk_pressure = pressure
+        self._status_changed.set()
 
     def say_again(self) -> None:
         """Something of what the status says has changed."""

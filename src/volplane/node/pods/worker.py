@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 DEFAULT_GRACE = 30.0
 FORCED_GRACE = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+EVICTED_GRACE = 1.0  # seconds: whoever fills a disk goes on doing so until it has ended
 FLUSH = 5.0
 OVER_LIMIT = "VolumeAttachmentLimitExceeded"
+EVICTED = "Evicted"
 TOO_LONG = "Pod was active on the node longer than the specified deadline"
 
 
@@ -47,9 +49,14 @@ class Leave(StrEnum):
 
 
 Hopeless = Callable[[str], Awaitable[str]]  # why a pod's volumes will not come; "" if they still may
+Refusal = Callable[[Pod], str]  # why this node does not take a pod; "" if it does
 
 
 async def _hopeful(pod: str) -> str:
+    return ""
+
+
+def _admit(pod: Pod) -> str:
     return ""
 
 
@@ -57,6 +64,7 @@ class Shared:
     """What all pods of a node have in common."""
 
     hopeless: Hopeless = staticmethod(_hopeful)
+    refusal: Refusal = staticmethod(_admit)
 
     def __init__(
         self, client: Client, volumes: VolumeManager, kit: Kit, *, host_ip: str, mount_timeout: float
@@ -84,8 +92,8 @@ class PodWorker:
         self._joined = asyncio.Event()
         self._place: Place | None = None  # in the network
         self._pids: list[int] = []  # of containers that an earlier life has started
-        self._ended = False
-        self._forced = False
+        self.ended = asyncio.Event()  # its containers have, for good
+        self._evicted = self._forced = False
         self._deadline = 0.0  # of the stop that is under way
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
@@ -133,7 +141,23 @@ class PodWorker:
             self._tasks.create_task(self._stop_containers(self.grace), name=f"end of pod {self.pod.key}")
 
     @property
+    def may_be_evicted(self) -> bool:
+        return not (self._reason or self._leaving.is_set() or self.ended.is_set())
+
+    def evict(self, message: str) -> None:
+        """End it as failed, soon, and let others know why."""
+        self._evicted = True
+        self._fail(EVICTED, message, message)
+
+    def _fail(self, reason: str, message: str, event: str) -> None:
+        self._reason, self._message = reason, message
+        self.shared.kit.events.warning(self.pod, reason, event)
+        self._rejected.set()
+
+    @property
     def grace(self) -> float:
+        if self._evicted:
+            return EVICTED_GRACE
         if self._forced:
             return FORCED_GRACE
         asked = self.pod.metadata.deletion_grace_period_seconds
@@ -158,19 +182,27 @@ class PodWorker:
         await self._adopt()
         running = any(r.running for r in self.records.values())
         if running or not rules.has_ended(self.pod):
-            if not self._leaving.is_set():
+            if not self._leaving.is_set() and not self._is_refused():
                 await self._until(self._live())
             if self._leave is Leave.SUSPENDED:
                 return await self._suspend()
             self._waits("its containers are being stopped")
             await self._stop_containers(self.grace)
-            self._ended = True
+            self.ended.set()
             self._pusher.push()
         await self._unmount()
         await self.shared.network.leave(self.uid)
         await self._leaving.wait()
         if self._leave is Leave.DELETED:
             await self._remove()
+
+    def _is_refused(self) -> bool:
+        """Whether the node is in no state to begin with this pod; one that has begun goes on."""
+        begun = any(record.current is not None for record in self.records.values())
+        if begun or not (why := self.shared.refusal(self.pod)):
+            return False
+        self._fail(EVICTED, f"Pod was rejected: {why}", why)
+        return True
 
     async def _until(self, life: Coroutine[None, None, None]) -> None:
         """Live until life is over or we are told to leave."""
@@ -300,9 +332,7 @@ class PodWorker:
                     return await self.shared.volumes.mount(self.pod)
             except TimeoutError:
                 if why := await self.shared.hopeless(self.uid):
-                    self._reason, self._message = OVER_LIMIT, why
-                    self.shared.kit.events.warning(self.pod, OVER_LIMIT, why)
-                    self._rejected.set()
+                    self._fail(OVER_LIMIT, why, why)
 
     async def _mounted(self) -> dict[str, Mounted]:
         await self._volumes_ready.wait()
@@ -387,7 +417,8 @@ class PodWorker:
             volumes_ready=self._volumes_ready.is_set() or any(r.running for r in self.records.values()),
             host_ip=self.shared.host_ip,
             pod_ip=self._address,
-            ended=self._ended,
+            ended=self.ended.is_set(),
+            evicted=self._evicted,
             reason=self._reason,
             message=self._message,
         )

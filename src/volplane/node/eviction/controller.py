@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from volplane.api.core import ObjectReference
+from volplane.api.core import ObjectReference, Pod
 from volplane.base import clock, metrics
 from volplane.host import Host, NodePaths
 from volplane.loops.events import Recorder
@@ -98,7 +98,7 @@ class Eviction:
     def _evictable(self) -> list[PodWorker]:
         return [w for w in self._workers.values() if w.may_be_evicted and plan.may_be_evicted(w.pod)]
 
-    async def _measure(self, pods: list[plan.Pod]) -> list[plan.Usage]:
+    async def _measure(self, pods: list[Pod]) -> list[plan.Usage]:
         return await self._host.call(usage.measure, pods, self._paths)
 
     def _evict(self, found: plan.Usage, why: str, signal: str) -> PodWorker | None:
@@ -113,6 +113,6 @@ class Eviction:
     async def _wait_for_end(self, worker: PodWorker) -> None:
         try:
             async with asyncio.timeout(CLEAN_UP):
-                await worker.ended.wait()
+                await worker.unmounted.wait()
         except TimeoutError:
-            log.warning("pod %s was evicted, and has not ended in %g s", worker.pod.key, CLEAN_UP)
+            log.warning("pod %s was evicted, and has not left in %g s", worker.pod.key, CLEAN_UP)

@@ -93,6 +93,7 @@ class PodWorker:
         self._place: Place | None = None  # in the network
         self._pids: list[int] = []  # of containers that an earlier life has started
         self.ended = asyncio.Event()  # its containers have, for good
+        self.unmounted = asyncio.Event()
         self._evicted = self._forced = False
         self._deadline = 0.0  # of the stop that is under way
         self._tasks: asyncio.TaskGroup | None = None
@@ -191,6 +192,7 @@ class PodWorker:
             self.ended.set()
             self._pusher.push()
         await self._unmount()
+        self.unmounted.set()
         await self.shared.network.leave(self.uid)
         await self._leaving.wait()
         if self._leave is Leave.DELETED:

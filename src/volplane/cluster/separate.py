@@ -26,6 +26,7 @@ from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
 from volplane.apiserver.auth.users import MASTERS, NODES
 from volplane.base import clock
+from volplane.base.log import FILE
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster import brought, readiness
@@ -270,6 +271,7 @@ class Separate:
             own.pop("VOLPLANE_FAILPOINT", None)  # a role dies there once: its next life is to recover
         return {
             **own,
+            FILE: str(self.runs.log(role)),
             LIFELINE: str(self._lifeline[0]),
             WAITS: str(self.layout.waits(role)),
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",

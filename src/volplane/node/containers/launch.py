@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from volplane.base.log import rotate
 from volplane.host import Host, Process
 from volplane.host.processes import readable, writable
 from volplane.node.containers.base import StartFailed
@@ -93,6 +94,7 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         number = theirs.fileno()
+        await self._host.call(rotate, self._log)
         argv = [sys.executable, "-I", "-S", "-c", _BOOT, _HERE, str(number), *self._cover]
         try:
             self._process = await self._host.spawn(argv, fds=[number], log=self._log)

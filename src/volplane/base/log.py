@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from glob import escape, glob
 from functools import cache
+from glob import escape, glob
 from typing import IO
 
 from volplane.base import clock

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.small_disk import SmallDisk, small_disk
 from volplane.store import Event, Exists, Failed, Full, Missing, Stale
 from volplane.store.sqlite import SqliteStore, space, writer
 
@@ -22,39 +23,17 @@ pytestmark = pytest.mark.root
 PATIENCE = 60.0
 
 
-class Disk:
-    """A file system of its own with a file that takes all of its space."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.database = path / "store.db"
-        self._filler = path / "filler"
-
-    def fill(self, leave: int = 0) -> None:
-        with self._filler.open("ab", buffering=0) as file:
-            for size in (1 << 20, 4096, 1024):
-                with suppress(OSError):
-                    while True:
-                        file.write(bytes(size))
-            if leave:
-                file.truncate(max(0, file.tell() - leave))
-            os.fsync(file.fileno())
-
-    def empty(self) -> None:
-        self._filler.unlink()
+class Disk(SmallDisk):
+    @property
+    def database(self) -> Path:
+        return self.path / "store.db"
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     """Blocks of 1 KiB, so that a page of SQLite's index may be half a hole."""
-    image, place = tmp_path / "disk.img", tmp_path / "disk"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(72 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-b", "1024", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
-    yield Disk(place)
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disk(tmp_path, 72, block_size=1024) as made:
+        yield Disk(made.path)
 
 
 async def until_full(store: SqliteStore) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.core import Namespace
+from volplane.api.errors import Timeout
 from volplane.apiserver.auth.admission import Admission
 from volplane.apiserver.auth.issuer import Issuer
-from volplane.apiserver.failures import api_error
 from volplane.apiserver.registry import Entry, Registry
 from volplane.apiserver.strategy import Call, R
 from volplane.base import failpoint, trace
@@ -104,7 +104,7 @@ class _Door:
         if self.place and error is None:
             failpoint.hit(f"{self.place}:after")
         if isinstance(error, Uncertain):
-            raise api_error(error) from error
+            raise Timeout(f"Timeout: the request may or may not have taken effect: {error}") from error
 
 
 class StoreReader:

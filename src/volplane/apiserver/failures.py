@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from volplane.api.errors import APIError, InsufficientStorage, InternalError, Timeout, Unavailable
-from volplane.store import Closed, Failed, Full, StoreError, Uncertain
+from volplane.api.errors import APIError, InsufficientStorage, InternalError, Timeout, TooLarge, Unavailable
+from volplane.store import Closed, Failed, Full, RecordTooLarge, StoreError, Uncertain
 
 
 def api_error(error: StoreError) -> APIError:
     match error:
         case Closed():
             return Unavailable("the server is shutting down")
+        case RecordTooLarge():
+            return TooLarge(f"Request entity too large: {error}")
         case Full():
             return InsufficientStorage(str(error))
         case Uncertain():

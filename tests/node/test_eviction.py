@@ -109,7 +109,7 @@ async def test_a_node_under_pressure_refuses_pods_and_takes_critical_ones(disk: 
         await here.until_ready("driver")
         await here.until_phase("Failed", "plain")
         refused = await pod(here, "plain")
-        assert refused.status.reason == "Evicted"
+        assert (refused.status.reason, refused.status.container_statuses) == ("Evicted", ())
         assert refused.status.message == "Pod was rejected: The node had condition: [DiskPressure]. "
         told = [e.message for e in await _events(here) if e.involved_object.name == "plain"]
         assert told == ["The node had condition: [DiskPressure]. "]

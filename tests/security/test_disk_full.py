@@ -210,6 +210,34 @@ def test_a_start_on_a_full_disk_says_how_much_space_is_missing(
     assert f"MiB are free in {place}, at least 20 MiB are needed: free some space and start again" in told
 
 
+TWO_PODS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: scheduled}
+spec: {containers: [{name: c, image: x, command: [sleep, "1000"]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: placed}
+spec: {nodeName: worker-1, containers: [{name: c, image: x, command: [sleep, "1000"]}]}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.peer("kubectl")
+def test_a_cluster_starts_under_disk_pressure_with_its_drivers_and_keeps_other_pods_away(
+    tmp_path: Path, disk: SmallDisk
+) -> None:
+    with cluster(disk, tmp_path / "up.log", "--eviction-hard=nodefs.available<100%") as up:
+        (node,) = up.items("nodes")
+        taints = [(t["key"], t["effect"]) for t in node["spec"]["taints"]]
+        assert taints == [("node.kubernetes.io/disk-pressure", "NoSchedule")]
+        up.apply(TWO_PODS)
+        wait_until("the node refuses a pod", lambda: up.phase("placed") == "Failed", 60)
+        assert "Evicted" in up.kubectl("get", "pod", "placed")
+        up.described("pod", "scheduled", "FailedScheduling", "1 node(s) had untolerated taint(s)")
+
+
 CHATTY = """
 apiVersion: v1
 kind: Pod

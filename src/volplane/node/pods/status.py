@@ -44,6 +44,7 @@ class Facts(Struct, frozen=True):
     pod_ip: str = ""
     ended: bool = False
     evicted: bool = False
+    refused: bool = False  # by the node, before anything of it was begun
     reason: str = ""  # of a pod that was failed as a whole (DeadlineExceeded, …)
     message: str = ""
 
@@ -67,12 +68,14 @@ def pod_status(pod: Pod, facts: Facts, now: str, before: Sequence[PodCondition] 
         init_container_statuses=tuple(
             _container(c, facts.records.get(c.name, NOTHING), INITIALIZING, init=True)
             for c in pod.spec.init_containers
+            if not facts.refused
         ),
         container_statuses=tuple(
             _container(
                 c, facts.records.get(c.name, NOTHING), CREATING if initialized else INITIALIZING, init=False
             )
             for c in pod.spec.containers
+            if not facts.refused
         ),
         ephemeral_container_statuses=tuple(
             msgspec.structs.replace(

@@ -94,7 +94,7 @@ class PodWorker:
         self._pids: list[int] = []  # of containers that an earlier life has started
         self.ended = asyncio.Event()  # its containers have, for good
         self.unmounted = asyncio.Event()
-        self._evicted = self._forced = False
+        self._evicted = self._refused = self._forced = False
         self._deadline = 0.0  # of the stop that is under way
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
@@ -203,6 +203,7 @@ class PodWorker:
         begun = any(record.current is not None for record in self.records.values())
         if begun or not (why := self.shared.refusal(self.pod)):
             return False
+        self._refused = True
         self._fail(EVICTED, f"Pod was rejected: {why}", why)
         return True
 
@@ -421,6 +422,7 @@ class PodWorker:
             pod_ip=self._address,
             ended=self.ended.is_set(),
             evicted=self._evicted,
+            refused=self._refused,
             reason=self._reason,
             message=self._message,
         )

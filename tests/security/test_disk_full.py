@@ -272,7 +272,7 @@ def test_a_chatty_container_is_bounded_and_its_log_is_read_across_its_files(
         assert up.kubectl("logs", "chatty", "--tail=30000").splitlines() == lines[-30_000:]
         assert up.kubectl("logs", "chatty", "--since=1h").splitlines() == lines
         up.kubectl("delete", "pod", "chatty", "--timeout=60s")
-        assert not directory.exists()
+        wait_until("its log is gone with it", lambda: not directory.exists(), 60)
 
 
 @pytest.mark.slow

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +95,44 @@ async def test_a_task_with_a_sink_keeps_its_lines_to_itself(stream: io.StringIO)
     assert [line.split(": ", 1)[1] for line in own] == ["mine"]
     assert "mine" not in stream.getvalue()
     assert "theirs" in stream.getvalue()
+
+
+LOUD = """
+import logging, os, sys
+from volplane.base import log
+log.MAX_SIZE, log.MAX_FILES = 1000, 3
+log.time.strftime = lambda form, when, count=iter(range(10_000)): form.replace(
+    "%Y%m%d-%H%M%S", f"20261115-{next(count):06}"
+)
+log.setup()
+for number in range(200):
+    logging.getLogger("volplane.node").info("line %d", number)
+os.write(2, b"the interpreter's own last words\\n")
+"""
+
+
+def test_a_role_s_log_is_rotated_and_takes_what_the_interpreter_writes(tmp_path: Path) -> None:
+    file = tmp_path / "node-1.log"
+    with file.open("ab") as out:
+        command = [sys.executable, "-c", LOUD]
+        env = {**os.environ, log.FILE: str(file)}
+        subprocess.run(command, stdout=out, stderr=out, env=env, check=True)
+    there = sorted(tmp_path.iterdir())
+    assert len(there) == 3
+    assert there[0] == file
+    assert all(each.stat().st_size < 1200 for each in there)
+    told = "".join(each.read_text() for each in (*there[1:], file)).splitlines()
+    assert told[-1] == "the interpreter's own last words"
+    numbers = [int(line.rsplit(" ", 1)[1]) for line in told[:-1]]
+    assert numbers == list(range(numbers[0], 200))
+
+
+def test_a_log_that_is_not_large_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "launcher.log"
+    assert not log.rotate(str(file))
+    file.write_text("short")
+    assert not log.rotate(str(file))
+    with file.open("wb") as large:
+        large.truncate(log.MAX_SIZE)
+    assert log.rotate(str(file))
+    assert not file.exists()

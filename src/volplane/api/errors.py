@@ -3,7 +3,7 @@
 APIError
   BadRequest 400 · Unauthorized 401 · Forbidden 403 · NotFound 404 · MethodNotAllowed 405 · NotAcceptable 406
   AlreadyExists 409 · Conflict 409 · Expired 410 · TooLarge 413 · UnsupportedMediaType 415 · Invalid 422
-  TooManyRequests 429 · InternalError 500 · Unavailable 503 · Timeout 504
+  TooManyRequests 429 · InternalError 500 · Unavailable 503 · Timeout 504 · InsufficientStorage 507
 
 One class per Status reason, so that callers catch `NotFound` and the server writes the Status of whatever is
 raised. The client turns a Status back into the same class.
@@ -225,6 +225,13 @@ class Timeout(APIError):
     reason = "Timeout"
 
 
+class InsufficientStorage(APIError):
+    """The server's disk is full. Kubernetes has no such reason; the code is HTTP's."""
+
+    code = 507
+    reason = "InsufficientStorage"
+
+
 def _with(details: dict[str, Any], causes: Iterable[Cause]) -> dict[str, Any]:
     listed = [
         {k: v for k, v in (("reason", c.reason), ("message", c.message), ("field", c.field)) if v}
@@ -238,7 +245,7 @@ _BY_REASON: dict[str, type[APIError]] = {
     for c in (
         BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable, AlreadyExists,
         Conflict, Expired, TooLarge, UnsupportedMediaType, Invalid, TooManyRequests, InternalError,
-        Unavailable, Timeout,
+        Unavailable, Timeout, InsufficientStorage,
     )
 }  # fmt: skip
 _BY_CODE = {c.code: c for c in reversed(_BY_REASON.values())}

@@ -24,7 +24,6 @@ from volplane.api.errors import (
     NotFound,
     Timeout,
     TooLarge,
-    Unavailable,
 )
 from volplane.apiserver import answers, components, discovery, options, public, reviews
 from volplane.apiserver.acts import act_of, path_act, verb_of
@@ -35,6 +34,7 @@ from volplane.apiserver.auth.impersonate import impersonated
 from volplane.apiserver.auth.issuer import metadata
 from volplane.apiserver.auth.users import ANONYMOUS
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.failures import api_error
 from volplane.apiserver.handlers import HANDLERS, on_post
 from volplane.apiserver.inflight import Inflight
 from volplane.apiserver.paths import Target, parse
@@ -43,7 +43,7 @@ from volplane.apiserver.strategy import Call, User
 from volplane.apiserver.subresources import POSTS, scale
 from volplane.apiserver.subresources.streams import STREAMS, Streams
 from volplane.base import clock, metrics
-from volplane.store import Closed, Failed
+from volplane.store import Closed, Failed, Uncertain
 from volplane.web import BodyTooLarge, Request, Response, Upgraded
 from volplane.web.message import pairs
 
@@ -91,7 +91,7 @@ class App:
         self.streams = streams
         self.audit = audit
         self.reads, self.writes = Inflight(reads), Inflight(writes)
-        self.ready = False
+        self.health = public.Health(backend.store)
         self.started = asyncio.Event()
         self._ids = _ids()
 
@@ -104,10 +104,8 @@ class App:
             answer = _failed(seen, error)
         except BodyTooLarge:
             answer = _failed(seen, TooLarge(f"Request entity too large: limit is {BODY_LIMIT}"))
-        except Closed:
-            answer = _failed(seen, Unavailable("the server is shutting down"))
-        except Failed as error:
-            answer = _failed(seen, InternalError.because(error))
+        except (Closed, Failed, Uncertain) as error:
+            answer = _failed(seen, api_error(error))
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
             answer = _failed(seen, InternalError.because(type(error).__name__))
@@ -133,7 +131,7 @@ class App:
         if not self.started.is_set():
             # Nobody's roles are known yet; who only wants to know how we are need not wait for them.
             if public.is_health(request.path):
-                return public.health(request, ready=False)
+                return await public.health(request, self.health)
             await self.started.wait()
         user = self._user(request, seen)
         target = parse(request.path)
@@ -234,7 +232,7 @@ class App:
         self._permit(user, path_act(request), seen)
         path = request.path.rstrip("/")
         if public.is_health(path):
-            return public.health(request, ready=self.ready)
+            return await public.health(request, self.health)
         if path == "/version":
             return answers.json(200, public.VERSION)
         if path == "/openid/v1/jwks":

@@ -8,10 +8,11 @@ from contextlib import aclosing
 from msgspec import structs
 
 from volplane.api import codec, kinds
-from volplane.api.errors import APIError, InternalError, Unavailable
+from volplane.api.errors import APIError
 from volplane.apiserver import answers, decode, options
 from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend
+from volplane.apiserver.failures import api_error
 from volplane.apiserver.negotiation import Wanted, negotiate
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.selection import Selection
@@ -157,10 +158,8 @@ async def _stream(
                 yield pushed.lines.of(batch)
     except APIError as error:
         yield answers.error_line(error)
-    except Closed:
-        yield answers.error_line(Unavailable("the server is shutting down"))
-    except Failed as error:
-        yield answers.error_line(InternalError.because(error))
+    except (Closed, Failed) as error:
+        yield answers.error_line(api_error(error))
 
 
 async def on_post(post: Post, backend: Backend, entry: Entry, call: Call, request: Request) -> Response:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from volplane.api.core import Event
 from volplane.apiserver.backend import Backend
 from volplane.base import clock
-from volplane.store import Closed, Missing, Stale, StoreError
+from volplane.store import Closed, Failed, Missing, Stale, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ async def keep_house(backend: Backend) -> None:
             await compact(backend, past)
         except Closed:
             return
+        except Failed as error:  # a full disk, for one
+            log.warning("housekeeping failed; it is tried again in a minute: %s", error)
         except StoreError:
             log.exception("housekeeping failed; it is tried again in a minute")
 

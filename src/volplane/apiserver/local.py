@@ -16,7 +16,7 @@ from msgspec import structs
 
 from volplane.api import codec, kinds
 from volplane.api.authorization import SubjectAccessReview
-from volplane.api.errors import NotFound, Unavailable
+from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import DeleteOptions, Resource
 from volplane.apiserver import subresources
@@ -24,6 +24,7 @@ from volplane.apiserver.acts import name_in
 from volplane.apiserver.auth.authorize import Act, Authority
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.canonical import canonical
+from volplane.apiserver.failures import AS_API_ERRORS, api_error
 from volplane.apiserver.patch import Own
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.reviews import access_of
@@ -39,7 +40,7 @@ from volplane.apiserver.verbs.patch import patch as change
 from volplane.apiserver.verbs.update import update
 from volplane.base import clock
 from volplane.client.transport import Change, ChangeType, Page, Patch, PatchStyle, Watching
-from volplane.store import Closed
+from volplane.store import StoreError
 
 T = TypeVar("T", bound=Resource)
 
@@ -55,7 +56,8 @@ class Local:
 
     async def get(self, type: type[T], name: str, namespace: str = "") -> T:
         entry, call = self._call("get", type, namespace, name)
-        return _typed(type, entry.feed.object(await get(self._backend, entry, call)))
+        with AS_API_ERRORS:
+            return _typed(type, entry.feed.object(await get(self._backend, entry, call)))
 
     async def list(
         self,
@@ -70,7 +72,8 @@ class Local:
     ) -> Page[T]:
         entry, call = self._call("list", type, namespace, fields=fields)
         asked = Asked(select(entry.facts, labels, fields), limit, token, revision)
-        listed = await list_records(self._backend, entry, call, asked)
+        with AS_API_ERRORS:
+            listed = await list_records(self._backend, entry, call, asked)
         items = [_typed(type, entry.feed.object(r)) for r in listed.records]
         return Page(items, listed.revision, listed.token)
 
@@ -88,13 +91,14 @@ class Local:
         )
         if isinstance(obj, SubjectAccessReview):
             return _typed(type(obj), access_of(self._authority, call, obj))
-        if not subresource:
-            return _typed(type(obj), (await create(self._backend, entry, call, _given(entry, obj))).obj)
-        post = subresources.POSTS.get((entry.resource, subresource))
-        if post is None:
-            raise NotFound.path()
-        await self._backend.admission.post(call, obj)
-        answer: Any = await post.act(self._backend, entry, call, obj)
+        with AS_API_ERRORS:
+            if not subresource:
+                return _typed(type(obj), (await create(self._backend, entry, call, _given(entry, obj))).obj)
+            post = subresources.POSTS.get((entry.resource, subresource))
+            if post is None:
+                raise NotFound.path()
+            await self._backend.admission.post(call, obj)
+            answer: Any = await post.act(self._backend, entry, call, obj)
         answered: T = answer or obj
         return answered
 
@@ -103,7 +107,8 @@ class Local:
         entry, call = self._call(
             "update", type(obj), meta.namespace, meta.name, subresource, manager=self._manager
         )
-        return _typed(type(obj), (await update(self._backend, entry, call, _given(entry, obj))).obj)
+        with AS_API_ERRORS:
+            return _typed(type(obj), (await update(self._backend, entry, call, _given(entry, obj))).obj)
 
     async def patch(
         self,
@@ -124,9 +129,11 @@ class Local:
             assert isinstance(patch, Mapping)
             head = {"apiVersion": entry.kind.api_version, "kind": entry.kind.kind}
             body = msgspec.json.encode({**head, **patch})
-            return _typed(type, (await apply(self._backend, entry, call, body, force=force)).obj)
+            with AS_API_ERRORS:
+                return _typed(type, (await apply(self._backend, entry, call, body, force=force)).obj)
         body = Own(msgspec.json.encode(patch))
-        return _typed(type, (await change(self._backend, entry, call, style.value, body)).obj)
+        with AS_API_ERRORS:
+            return _typed(type, (await change(self._backend, entry, call, style.value, body)).obj)
 
     async def delete(
         self, type: type[T], name: str, namespace: str = "", options: DeleteOptions | None = None
@@ -134,7 +141,8 @@ class Local:
         entry, call = self._call("delete", type, namespace, name)
         options = options or DeleteOptions()
         call = structs.replace(call, dry_run=bool(options.dry_run))
-        written = await delete(self._backend, entry, call, options)
+        with AS_API_ERRORS:
+            written = await delete(self._backend, entry, call, options)
         return None if written.gone else _typed(type, written.obj)
 
     def watch(
@@ -213,8 +221,8 @@ async def _changes(
         try:
             async for batch in batches:
                 yield [_change(type, told) for told in batch]
-        except Closed as error:
-            raise Unavailable("the server is shutting down") from error
+        except StoreError as error:
+            raise api_error(error) from error
 
     async with aclosing(batches), aclosing(decoded()) as changes:
         yield changes

@@ -18,7 +18,7 @@ from volplane.cli.connecting import connect as connect
 from volplane.cli.failure import Failure
 from volplane.cluster.errors import CannotStart
 from volplane.loops import waits
-from volplane.store import InUse
+from volplane.store import Failed, InUse
 from volplane.web import BadAddress, PortInUse
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ def in_words(error: BaseException) -> str:
         return str(error.strerror)
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many open files: the limit is {descriptors.limit()}; {RAISE}"
+    if isinstance(error, Failed):  # of a store that was to be opened
+        return str(error)
     if isinstance(error, InUse):
         return f"{error}; stop it first, or choose another --data-dir"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

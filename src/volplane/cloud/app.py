@@ -13,11 +13,12 @@ from datetime import datetime
 from volplane.base import clock, metrics, trace
 from volplane.cloud import sigv4, xml
 from volplane.cloud.actions import ACTIONS, CHECKS, Action
-from volplane.cloud.errors import Refusal, broken
+from volplane.cloud.errors import Refusal, broken, no_room
 from volplane.cloud.faults import Faults
 from volplane.cloud.query import Parameters
 from volplane.cloud.service import Service
 from volplane.cloud.throttle import Throttle
+from volplane.store import Full
 from volplane.web import Request, Response
 from volplane.web.sigv4 import Keys, Signed
 
@@ -88,6 +89,8 @@ class App:
                 return await self._act(name, action, given)
             except Refusal:
                 raise
+            except Full as error:  # of the service's own records
+                raise no_room(str(error)) from error
             except Exception as error:
                 log.exception("%s failed", name)
                 raise broken("An internal error has occurred") from error

@@ -18,6 +18,7 @@ from volplane.cloud import errors, limits
 from volplane.cloud.errors import Refusal
 from volplane.cloud.model import GIB, Shape, SnapshotState, Volume, VolumeState
 from volplane.cloud.points import reached
+from volplane.store import Full
 
 if TYPE_CHECKING:
     from volplane.cloud.service import Service
@@ -128,19 +129,19 @@ class Creation:
         await service.pace.keep("CreateVolume")
         try:
             await self._effect(volume)
-        except (OSError, Refusal) as error:
+            reached("CreateVolume", "effect")
+            async with service.turns.of(volume.id):
+                return await self._change(volume.id, state=VolumeState.AVAILABLE)
+        except (OSError, Refusal, Full) as error:
             await service.disks.remove(volume.id)
             async with service.turns.of(volume.id):
                 if service.volume(volume.id).told:
                     await self._change(volume.id, state=VolumeState.ERROR)
                 else:
                     await service.ledger.drop_volume(service.volume(volume.id))
-            if isinstance(error, Refusal):
+            if not isinstance(error, OSError):
                 raise
             raise errors.by_machine("the machine refused the disk", error) from error
-        reached("CreateVolume", "effect")
-        async with service.turns.of(volume.id):
-            return await self._change(volume.id, state=VolumeState.AVAILABLE)
 
     async def _effect(self, volume: Volume) -> None:
         service = self._service

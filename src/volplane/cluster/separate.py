@@ -26,6 +26,7 @@ from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
 from volplane.apiserver.auth.users import MASTERS, NODES
 from volplane.base import clock
+from volplane.base.log import FILE
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.cluster import brought, readiness
@@ -38,6 +39,7 @@ from volplane.cluster.whole import Settings, cloud_settings, expected, node_sett
 from volplane.host import Host, network
 from volplane.host.processes import Process, start_time
 from volplane.node.settings import NodeSettings
+from volplane.store.sqlite.space import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +127,7 @@ class Separate:
     async def _start(self) -> None:
         if self.layout.make():
             self._stack.push_async_callback(self._discard)
+        Reserve(str(self.layout.state)).require_space()  # a role could not even write why it ends
         self._stack.callback(os.close, self.layout.hold())
         self.layout.forget_waits()
         self._stack.callback(self.layout.release)
@@ -269,6 +272,7 @@ class Separate:
             own.pop("VOLPLANE_FAILPOINT", None)  # a role dies there once: its next life is to recover
         return {
             **own,
+            FILE: str(self.runs.log(role)),
             LIFELINE: str(self._lifeline[0]),
             WAITS: str(self.layout.waits(role)),
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{memory.cloud_port}",

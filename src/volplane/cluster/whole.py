@@ -36,10 +36,11 @@ from volplane.drivers import ebs
 from volplane.host import Host, network
 from volplane.loops import waits
 from volplane.node.containers.task import TaskContext
+from volplane.node.eviction import thresholds
 from volplane.node.network import ranges
 from volplane.node.programs import Programs
 from volplane.node.runner import NodeRole
-from volplane.node.settings import BRIDGE, HOST, NodeSettings
+from volplane.node.settings import BRIDGE, HOST, NodeSettings, check_logs
 from volplane.rules import latency
 from volplane.store.sqlite import SqliteStore
 
@@ -81,6 +82,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         about("sysctls or patterns ending in * that pods may set beside the safe ones", value="NAMES"),
     ] = ()
+    container_log_max_size: Annotated[
+        str, about("size of one file of a container's log before it is rotated")
+    ] = "10Mi"
+    container_log_max_files: Annotated[
+        int, about("files of a container's log, the newest included; at least 2")
+    ] = 5
+    eviction_hard: Annotated[str, about("thresholds of a node's disk below which pods are evicted")] = (
+        thresholds.DEFAULT
+    )
     max_wait_for_unmount: Annotated[
         Duration,
         about("time a node that is not ready gets to unmount a volume before it is detached by force"),
@@ -107,6 +117,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
         manager.chosen(self.controllers)  # raises UnknownController
         NodeSettings(allowed_unsafe_sysctls=self.allowed_unsafe_sysctls)  # raises ValueError
+        check_logs(self.container_log_max_size, self.container_log_max_files)
+        thresholds.parse(self.eviction_hard)
 
 
 def files_needed(nodes: int) -> int:
@@ -372,6 +384,9 @@ def node_settings(authority: Authority, member: Member, memory: Memory, settings
         max_container_restart_period=settings.max_container_restart_period,
         seccomp_default=settings.seccomp_default,
         allowed_unsafe_sysctls=settings.allowed_unsafe_sysctls,
+        container_log_max_size=settings.container_log_max_size,
+        container_log_max_files=settings.container_log_max_files,
+        eviction_hard=settings.eviction_hard,
         pod_network=BRIDGE if memory.pod_range else HOST,
         pod_cidr=str(ranges.share(IPv4Network(memory.pod_range), member.index)) if memory.pod_range else "",
         cluster_cidr=memory.pod_range,

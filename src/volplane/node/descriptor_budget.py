@@ -30,7 +30,7 @@ _starting: dict[str, int] = {}  # what pods of this process will still open, by 
 
 
 class DescriptorBudget:
-    """`is_builtin`: whether a container runs inside this process. `set_pressure` sets the Node's condition."""
+    """`is_builtin`: whether a container runs inside this process; `set_pressure` sets the Node's condition."""
 
     def __init__(
         self, is_builtin: Callable[[Container], bool], set_pressure: Callable[[str, str, str], None]
@@ -43,15 +43,15 @@ class DescriptorBudget:
         return POD + sum(BUILTIN if self._is_builtin(c) else CONTAINER for c in containers)
 
     def check(self, pod: Pod) -> Rejection | None:
-        """Reserve descriptors for the pod, until `pod_started` or `pod_ended`; else say why there are none."""
+        """Reserve descriptors for the pod until it has started or ended; else say why there are none."""
         need = self.estimate(pod)
         critical = (pod.spec.priority or 0) >= CRITICAL
         if need > free(critical=critical):
             self.look()
             return Rejection(
                 REASON,
-                f"{_in_use()} file descriptors of this node's process are in use, the pod needs about {need}, "
-                "and the rest is kept for running pods. Delete pods, or raise the limit of open files",
+                f"{_in_use()} file descriptors of this node's process are in use, the pod needs about {need}"
+                ", and the rest is kept for running pods. Delete pods, or raise the limit of open files",
             )
         _starting[pod.uid] = need
         return None

@@ -34,6 +34,8 @@ from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
 from volplane.node.csinode import CSINodeObject
 from volplane.node.descriptor_budget import DescriptorBudget
+from volplane.node.eviction.controller import Eviction
+from volplane.node.eviction.plan import check_disk_pressure
 from volplane.node.growth import ClaimReader
 from volplane.node.limits import Limits
 from volplane.node.manager import VolumeManager, Waiting
@@ -51,7 +53,7 @@ from volplane.node.reconstruct import attachability, reconstruct
 from volplane.node.settings import CLIENT_PAIR, NodeSettings, pki_of
 from volplane.node.sources import Sources
 from volplane.node.stats import VolumeStats
-from volplane.node.status import NodeObject
+from volplane.node.status import DISK_PRESSURE, NodeObject
 from volplane.rules import sysctls
 from volplane.volumes import kinds
 from volplane.volumes.base import Plugin, Site, Spec
@@ -117,6 +119,8 @@ class NodeRole:
             programs or Programs(),
             settings.node_ip,
             settings.seccomp_default,
+            log_max_size=settings.log_max_size,
+            log_max_files=settings.container_log_max_files,
         )
         self.network = PodNetwork(settings, host, paths, is_builtin=self.runtimes.is_builtin)
         self.network.on_range = self.object.set_pod_cidr
@@ -140,6 +144,7 @@ class NodeRole:
         self.object.on_heartbeat = budget.look
         shared.admission = Admission(
             partial(check_pod, allowed=allowed, app_armor=app_armor),
+            lambda pod: check_disk_pressure(pod, disk_pressure=self.object.has_pressure(DISK_PRESSURE)),
             budget.check,
             on_started=budget.pod_started,
             on_ended=budget.pod_ended,
@@ -148,6 +153,7 @@ class NodeRole:
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
         self.pods.shared.hopeless = self.limits.exceeded
+        self.eviction = Eviction(settings, host, paths, self.object, self.pods.workers, self.events)
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -175,6 +181,7 @@ class NodeRole:
             # Ready before the first container needs it; to its end, or its process would belong to nobody.
             self._spawn(finished(self._processes.prepare()), "launcher")
         await self._listen()
+        await self.eviction.look()
         await self._join()
         self._spawn(self.object.run(), "node object")
         self._spawn(self.watcher.run(), "plugin watcher")
@@ -182,6 +189,7 @@ class NodeRole:
         await self._renew()
         self._spawn(self._republish(), "republish")
         self._spawn(self.limits.run(), "volume limits")
+        self._spawn(self.eviction.run(), "eviction")
         self._spawn(ClaimReader(self.volumes).run(self.settings.claim_read_frequency), "claims")
         stats = VolumeStats(self.volumes, self.events, self.settings.feature_gates)
         self._spawn(stats.run(self.settings.volume_stats_agg_period), "volume stats")

@@ -7,11 +7,14 @@ from typing import Annotated
 
 from msgspec import Struct
 
+from volplane.api import quantity
 from volplane.base.settings import Duration, about
+from volplane.node.eviction import thresholds
 from volplane.rules import sysctls
 
 CLIENT_PAIR = "kubelet-client-current.pem"  # certificate and key in one file, as a kubelet keeps them
 BRIDGE, HOST = "bridge", "host"
+LEAST_LOG = 64 << 10  # bytes of a file of a log: a few of the longest lines
 
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
@@ -96,6 +99,19 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
         str, about("KUBERNETES_SERVICE_HOST in containers; default: the API server's", value="ADDRESS")
     ] = ""
     cluster_port: Annotated[int, about("KUBERNETES_SERVICE_PORT in containers; 0: the API server's")] = 0
+    container_log_max_size: Annotated[
+        str, about("size of one file of a container's log before it is rotated")
+    ] = "10Mi"
+    container_log_max_files: Annotated[
+        int, about("files of a container's log, the newest included; at least 2")
+    ] = 5
+    eviction_hard: Annotated[str, about("thresholds of the node's disk below which pods are evicted")] = (
+        thresholds.DEFAULT
+    )
+    eviction_monitoring_period: Annotated[Duration, about("interval at which the disk is measured")] = 10.0
+    eviction_pressure_transition_period: Annotated[
+        Duration, about("time with enough space before the node leaves DiskPressure")
+    ] = 30.0
     shutdown_grace_period: Annotated[Duration, about("time all pods together get when the node stops")] = 30.0
     pod_network: Annotated[str, about("bridge gives each pod its own network; host shares the machine's")] = (
         BRIDGE
@@ -115,6 +131,28 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
             sysctls.allow(self.allowed_unsafe_sysctls)
         except ValueError as error:
             raise ValueError(f"--allowed-unsafe-sysctls: {error}") from error
+        check_logs(self.container_log_max_size, self.container_log_max_files)
+        thresholds.parse(self.eviction_hard)
+        if self.eviction_monitoring_period <= 0:
+            given = self.eviction_monitoring_period
+            raise ValueError(f"--eviction-monitoring-period must be more than 0, not {given:g}")
+
+    @property
+    def log_max_size(self) -> int:
+        """In bytes."""
+        return quantity.value(self.container_log_max_size)
+
+
+def check_logs(max_size: str, max_files: int) -> None:
+    """Raises ValueError."""
+    try:
+        size = quantity.value(max_size)
+    except quantity.BadQuantity as error:
+        raise ValueError(f"--container-log-max-size must be a quantity such as 10Mi: {error}") from None
+    if size < LEAST_LOG:
+        raise ValueError(f"--container-log-max-size must be at least {LEAST_LOG >> 10}Ki, not {max_size}")
+    if max_files < 2:
+        raise ValueError(f"--container-log-max-files must be at least 2, not {max_files}")
 
 
 def pki_of(settings: NodeSettings) -> str:

@@ -46,9 +46,10 @@ RESEND = 300.0  # seconds after which an unchanged status is written anyway
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # between attempts to reach the API server
 CALL = 10.0
 
+DISK_PRESSURE = "DiskPressure"
 _HEALTHY = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    (DISK_PRESSURE, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 )
 
@@ -180,13 +181,16 @@ class NodeObject:
         return tuple(_condition(old, *each, now=clock.stamp()) for each in wanted)
 
     def _pressure(self, kind: str, reason: str, text: str) -> tuple[str, str, str, str]:
-        """`reason` and `text` are those of a node that has none."""
+        """The condition; `reason` and `text` are those of a node without this pressure."""
         if kind in self._pressures:
             return (kind, "True", *self._pressures[kind])
         return (kind, "False", reason, text)
 
+    def has_pressure(self, kind: str) -> bool:
+        return kind in self._pressures
+
     def set_pressure(self, kind: str, reason: str, text: str) -> None:
-        """Why the Node is to say that it is short of something; without a reason it no longer is."""
+        """Set a pressure condition of the Node; an empty reason clears it."""
         before = self._pressures.get(kind)
         if reason:
             self._pressures[kind] = (reason, text)

@@ -1,7 +1,7 @@
 """A container's log as `kubectl logs` wants it: a part of it, and what still comes.
 
-The file is written by others, one whole line per write, in the format time, stream, F or P, text. Following
-it means being told by the kernel, and ends when the container has ended and its last line has been sent.
+Its files are written by others, one whole line per write, in the format time, stream, F or P, text. Following
+them means being told by the kernel, and ends when the container has ended and its last line has been sent.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from volplane.base import clock
 from volplane.host import Host, NodePaths
 from volplane.node import inotify
+from volplane.node.api.log_files import LogFiles
 from volplane.node.api.refusal import Refusal
 from volplane.node.containers.base import ContainerError
 from volplane.node.inotify import Inotify
@@ -119,30 +120,31 @@ class _Reader:
 
     async def read(self, end: Ending | None) -> AsyncGenerator[bytes, None]:
         """With an `end`, the log is followed until then."""
-        file = await self._host.call(_opened, self._path, self._asked.tail)
+        files = LogFiles(self._path, follow=end is not None)
+        await self._host.call(files.open, self._asked.tail, self._asked.since)
         try:
-            async for piece in self._to_the_end(file) if end is None else self._follow(file, end):
+            async for piece in self._to_the_end(files) if end is None else self._follow(files, end):
                 yield piece
         finally:
             if end is not None:
                 end.close()  # in case nobody ever came to await it
-            file.close()
+            files.close()
 
-    async def _to_the_end(self, file: BinaryIO) -> AsyncGenerator[bytes, None]:
-        while data := await self._host.call(file.read, CHUNK):
+    async def _to_the_end(self, files: LogFiles) -> AsyncGenerator[bytes, None]:
+        while data := await self._host.call(files.read, CHUNK):
             if piece := self._shown(data):
                 yield piece
             if self._left == 0:
                 return
 
-    async def _follow(self, file: BinaryIO, end: Ending) -> AsyncGenerator[bytes, None]:
+    async def _follow(self, files: LogFiles, end: Ending) -> AsyncGenerator[bytes, None]:
         ending = asyncio.create_task(end)
         async with Inotify() as watch:
-            watch.add(self._path, inotify.MODIFY)
+            watch.add(os.path.dirname(self._path), inotify.MODIFY | inotify.CREATE)
             try:
                 while True:
                     over = ending.done()  # seen before the last look, so that nothing is missed after it
-                    async for piece in self._to_the_end(file):
+                    async for piece in self._to_the_end(files):
                         yield piece
                     if over or self._left == 0:
                         return
@@ -187,31 +189,3 @@ class _Reader:
             return clock.parse(stamp.decode()) >= self._asked.since
         except ValueError:
             return False
-
-
-def _opened(path: str, tail: int | None) -> BinaryIO:
-    # Made if it is missing: the container has not said a word yet, and will append to what it finds.
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640), "rb")
-    if tail is not None:
-        file.seek(_start_of_last(file, tail))
-    return file
-
-
-def _start_of_last(file: BinaryIO, lines: int) -> int:
-    """Where the last so many lines begin."""
-    place = end = file.seek(0, os.SEEK_END)
-    if lines == 0:
-        return end
-    found = 0
-    while place > 0:
-        step = min(BLOCK, place)
-        place -= step
-        file.seek(place)
-        block = file.read(step)
-        cut = len(block) - 1 if place + step == end and block.endswith(b"\n") else len(block)
-        while (cut := block.rfind(b"\n", 0, cut)) >= 0:
-            found += 1
-            if found == lines:
-                return place + cut + 1
-    return 0

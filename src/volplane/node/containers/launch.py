@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from volplane.base.log import rotate
 from volplane.host import Host, Process
 from volplane.host.processes import readable, writable
 from volplane.node.containers.base import StartFailed
@@ -100,6 +101,7 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         number = theirs.fileno()
+        await self._host.call(rotate, self._log)
         # In the C locale with Python's own UTF-8, the C library never loads a converter or a catalogue.
         python = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT]
         argv = [*python, _HERE, str(number), json.dumps([self._cover, interpreter_paths()])]

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import os
-
 from volplane.base import clock
-
-LONGEST = 16 << 10  # a longer line is written in parts, marked P until the last
+from volplane.node.containers.launcher.log import RotatingFile, split_line
 
 
 class LogFile:
     """Lines are appended one write each: a reader that follows the file sees whole lines only."""
 
-    def __init__(self, path: str, stream: str = "stderr") -> None:
+    def __init__(self, path: str, stream: str = "stderr", *, max_size: int = 0, max_files: int = 0) -> None:
         self.stream = stream
-        self._descriptor = -1
-        if path:
-            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._file = RotatingFile(path, max_size, max_files)
 
     def write(self, text: str) -> None:
-        if self._descriptor >= 0:
-            os.write(self._descriptor, b"".join(self._lines(text)))
-
-    def _lines(self, text: str) -> list[bytes]:
-        stamp = clock.microstamp().replace("Z", "000Z")
-        lines = []
-        for line in text.split("\n"):
-            data = line.encode(errors="replace")
-            pieces = [data[i : i + LONGEST] for i in range(0, len(data), LONGEST)] or [b""]
-            for number, piece in enumerate(pieces, 1):
-                mark = "F" if number == len(pieces) else "P"
-                lines.append(f"{stamp} {self.stream} {mark} ".encode() + piece + b"\n")
-        return lines
+        head = f"{clock.microstamp().replace('Z', '000Z')} {self.stream} ".encode()
+        lines = [line.encode(errors="replace") for line in text.split("\n")]
+        self._file.append([head + mark + part + b"\n" for line in lines for mark, part in split_line(line)])
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()

@@ -142,7 +142,8 @@ class _Container:
 
     async def main(self, image: TaskImage) -> None:
         # A short append to the page cache: cheaper than handing the line to another thread.
-        file = LogFile(self.context.spec.log_path)
+        spec = self.context.spec
+        file = LogFile(spec.log_path, max_size=spec.log_max_size, max_files=spec.log_max_files)
         log.sink.set(file.write)
         try:
             code, message = await self._run(image, file)

@@ -25,6 +25,7 @@ from volplane.api.core import (
 from volplane.host import atomic_write
 from volplane.node.containers import seccomp
 from volplane.node.containers.base import ContainerSpec, Device, Mount, Propagation
+from volplane.node.containers.launcher.log import list_rotated
 from volplane.node.manager import Mounted
 from volplane.node.network import Place
 from volplane.node.pods.environment import ConfigError, CreateError, Environment
@@ -58,6 +59,8 @@ class Builder(Struct, frozen=True):
     programs: Programs = Programs()  # of this machine, in the place of images
     host_ip: str = ""
     seccomp_default: bool = False  # RuntimeDefault for containers that name no seccomp profile
+    log_max_size: int = 0  # bytes of one file of a container's log; 0: no limit
+    log_max_files: int = 0
 
     async def build(
         self,
@@ -113,6 +116,8 @@ class Builder(Struct, frozen=True):
             log_path=site.paths.real(
                 site.paths.log_file(pod.namespace, pod.name, pod.uid, container.name, attempt)
             ),
+            log_max_size=self.log_max_size,
+            log_max_files=self.log_max_files,
             host_network=pod.spec.host_network,
             host_pid=pod.spec.host_pid,
             host_ipc=pod.spec.host_ipc,
@@ -229,7 +234,8 @@ class Builder(Struct, frozen=True):
         """The log and the last words of an attempt that nobody can ask for any more."""
         paths = self.site.paths
         log = paths.real(paths.log_file(pod.namespace, pod.name, pod.uid, container, attempt))
-        await self.site.host.call(_remove_files, log, self.message_path(pod.uid, container, attempt))
+        message = self.message_path(pod.uid, container, attempt)
+        await self.site.host.call(_remove_attempt, log, message)
 
     async def message(self, pod: Pod, container: Container, attempt: int) -> str:
         """What the container has left at its terminationMessagePath."""
@@ -309,8 +315,8 @@ def _make_message(path: str) -> None:
         os.close(descriptor)
 
 
-def _remove_files(*paths: str) -> None:
-    for path in paths:
+def _remove_attempt(log: str, message: str) -> None:
+    for path in (message, log, *list_rotated(log)):
         with suppress(OSError):
             os.unlink(path)
 

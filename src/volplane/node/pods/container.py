@@ -123,7 +123,10 @@ class ContainerLoop:
         builtin = self.kit.runtimes.is_builtin(self.container)
         place = await self._place()
         pod = self._pod()
-        await self.kit.builder.furnish(pod, self.container, place=place, attempt=number, builtin=builtin)
+        try:
+            await self.kit.builder.furnish(pod, self.container, place=place, attempt=number, builtin=builtin)
+        except OSError as error:  # a full disk: it is tried again
+            return self._cannot("CreateContainerError", "Failed", f"Error: {error}", str(error))
         volumes = await self._volumes()
         pod = self._pod()
         subject = f"pod/{pod.namespace}/{pod.name}"

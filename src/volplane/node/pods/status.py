@@ -43,6 +43,7 @@ class Facts(Struct, frozen=True):
     host_ip: str = ""
     pod_ip: str = ""
     ended: bool = False
+    evicted: bool = False
     reason: str = ""  # of a pod that was failed as a whole (DeadlineExceeded, …)
     message: str = ""
     rejected: bool = False  # the node refused to start the pod: no container has a state
@@ -180,13 +181,18 @@ def _conditions(
     pod: Pod, facts: Facts, phase: str, now: str, before: Sequence[PodCondition]
 ) -> tuple[PodCondition, ...]:
     ready = _containers_ready(pod, facts.records, phase)
-    made = (
+    made = [
         PodCondition("PodReadyToStartContainers", status=_truth(_has_room(facts))),
         _initialized_condition(pod, facts.records, phase),
         _gated(pod, ready),
         ready,
         PodCondition("PodScheduled", status="True"),
-    )
+    ]
+    if facts.evicted:
+        why = facts.message
+        made.append(
+            PodCondition("DisruptionTarget", status="True", reason="TerminationByKubelet", message=why)
+        )
     return tuple(_dated(c, pod.metadata.generation, before, now) for c in made)
 
 

@@ -37,8 +37,10 @@ log = logging.getLogger(__name__)
 DEFAULT_GRACE = 30.0
 FORCED_GRACE = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+EVICTED_GRACE = 1.0  # seconds: whoever fills a disk goes on doing so until it has ended
 FLUSH = 5.0
 OVER_LIMIT = "VolumeAttachmentLimitExceeded"
+EVICTED = "Evicted"
 TOO_LONG = "Pod was active on the node longer than the specified deadline"
 
 
@@ -87,8 +89,9 @@ class PodWorker:
         self._joined = asyncio.Event()
         self._place: Place | None = None  # in the network
         self._pids: list[int] = []  # of containers that an earlier life has started
-        self._ended = False
-        self._forced = False
+        self.ended = asyncio.Event()  # its containers have, for good
+        self.unmounted = asyncio.Event()
+        self._evicted = self._forced = False
         self._deadline = 0.0  # of the stop that is under way
         self._tasks: asyncio.TaskGroup | None = None
         self._reason = self._message = ""
@@ -137,7 +140,23 @@ class PodWorker:
             self._tasks.create_task(self._stop_containers(self.grace), name=f"end of pod {self.pod.key}")
 
     @property
+    def may_be_evicted(self) -> bool:
+        return not (self._reason or self._leaving.is_set() or self.ended.is_set())
+
+    def evict(self, message: str) -> None:
+        """End it as failed, soon, and let others know why."""
+        self._evicted = True
+        self._fail(EVICTED, message, message)
+
+    def _fail(self, reason: str, message: str, event: str) -> None:
+        self._reason, self._message = reason, message
+        self.shared.kit.events.warning(self.pod, reason, event)
+        self._rejected.set()
+
+    @property
     def grace(self) -> float:
+        if self._evicted:
+            return EVICTED_GRACE
         if self._forced:
             return FORCED_GRACE
         asked = self.pod.metadata.deletion_grace_period_seconds
@@ -171,9 +190,10 @@ class PodWorker:
                 return await self._suspend()
             self._waits("its containers are being stopped")
             await self._stop_containers(self.grace)
-            self._ended = True
+            self.ended.set()
             self._pusher.push()
         await self._unmount()
+        self.unmounted.set()
         await self.shared.network.leave(self.uid)
         await self._leaving.wait()
         if self._leave is Leave.DELETED:
@@ -188,8 +208,7 @@ class PodWorker:
         if rejection is None:
             return False
         self._is_rejected = True
-        self._reason, self._message = rejection.reason, f"Pod was rejected: {rejection.message}"
-        self.shared.kit.events.warning(self.pod, rejection.reason, rejection.message)
+        self._fail(rejection.reason, f"Pod was rejected: {rejection.message}", rejection.message)
         log.warning("pod %s was rejected: %s", self.pod.key, rejection.message)
         return True
 
@@ -323,9 +342,7 @@ class PodWorker:
                     return await self.shared.volumes.mount(self.pod)
             except TimeoutError:
                 if why := await self.shared.hopeless(self.uid):
-                    self._reason, self._message = OVER_LIMIT, why
-                    self.shared.kit.events.warning(self.pod, OVER_LIMIT, why)
-                    self._rejected.set()
+                    self._fail(OVER_LIMIT, why, why)
 
     async def _mounted(self) -> dict[str, Mounted]:
         await self._volumes_ready.wait()
@@ -386,7 +403,10 @@ class PodWorker:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _suspend(self) -> None:
-        await self._host.call(write_marker, self._marker, self.records)
+        try:
+            await self._host.call(write_marker, self._marker, self.records)
+        except OSError as error:  # a full disk must not keep its containers running and its volumes mounted
+            log.warning("pod %s will count its stop as its own end: %s", self.pod.key, error)
         self._waits("its containers are being stopped")
         await self._stop_containers(self.grace)
         await self._unmount()
@@ -414,7 +434,8 @@ class PodWorker:
             volumes_ready=self._volumes_ready.is_set() or any(r.running for r in self.records.values()),
             host_ip=self.shared.host_ip,
             pod_ip=self._address,
-            ended=self._ended,
+            ended=self.ended.is_set(),
+            evicted=self._evicted,
             reason=self._reason,
             message=self._message,
             rejected=self._is_rejected,

@@ -72,7 +72,7 @@ class SqliteStore:
         self._hub = Hub(revision=files.revision, backlog=backlog)
         self._waiters = Waiters()
         self._closed = False
-        self._writer = Writer(self._disk, self._committed)
+        self._writer = Writer(self._disk, files.descriptor, files.reserve, self._committed)
         self._checkpoints = Checkpoints(self._executor, self._old, self._writer, self._disk)
 
     @classmethod
@@ -161,12 +161,16 @@ class SqliteStore:
         self._check()
         key.encode()  # what is no text must fail here and not in the middle of others' batch
         done: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        self._writer.submit(Write(key, expected, value, done))
+        write = Write(key, expected, value, done)
+        if self._writer.full is not None and value is not None:
+            known = self._state.peek(key)
+            write.growth = len(value) - len(known.value) if known is not None else 0
+        self._writer.submit(write)
         try:
             with real_work():
                 return await done
         finally:
-            del done  # which holds the refusal, whose traceback would hold it
+            del done, write  # which holds the refusal, whose traceback would hold it
 
     def _committed(self, batch: Batch) -> None:
         """A batch is on disk: the state moves on, then everybody hears of it, in this one callback."""
@@ -177,7 +181,7 @@ class SqliteStore:
             self._checkpoints.wrote(batch)
         for write in batch.writes:
             if not write.done.done():
-                self._answer(write, events.get(write.key), batch.error)
+                self._answer(write, events.get(write.key), batch.errors.get(write.key))
 
     def _apply(self, batch: Batch) -> dict[str, Event]:
         values = {write.key: write.value for write in batch.writes}
@@ -191,15 +195,22 @@ class SqliteStore:
         if event is not None:
             write.done.set_result(event)
         else:
-            write.done.set_exception(error or self._refusal(write))
+            write.done.set_exception(self._refusal(write, error))
 
-    def _refusal(self, write: Write) -> StoreError:
+    def _refusal(self, write: Write, error: StoreError | None) -> StoreError:
         current = self._state.peek(write.key)  # as the database saw it: a batch holds no key twice
-        if write.expected == NONE:
-            return Exists(write.key)
+        if write.expected == NONE and current is not None:
+            return Exists(write.key)  # also on a full disk
+        if error is not None:
+            return _copied(error)
         return Stale(current) if current is not None else Missing(write.key)
 
     # Keeping house
+
+    async def check(self) -> None:
+        self._check()
+        with real_work():
+            await self._writer.check()
 
     async def compact(self, revision: int) -> None:
         self._check()
@@ -246,6 +257,11 @@ class SqliteStore:
             raise Future(self.revision)
         if 0 < revision < self.floor:
             raise Compacted(self.floor)
+
+
+def _copied(error: StoreError) -> StoreError:
+    """One for each caller: whoever raises it hangs a traceback on it."""
+    return type(error)(*error.args)
 
 
 def _expected(revision: int, otherwise: int) -> int:

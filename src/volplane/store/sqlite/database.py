@@ -57,6 +57,17 @@ def _append_statement(rows: int) -> str:
 _APPEND = {rows: _append_statement(rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128, LARGEST_BATCH)}
 _FILLER = (None, 0, 0, None)
 
+_REFUSED = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR_WRITE,  # over quota, for one
+        sqlite3.SQLITE_TOOBIG,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
+
 _NEWEST = """
     SELECT key, value, revision, created FROM log
     WHERE deleted = 0 AND revision IN (
@@ -91,6 +102,7 @@ class Database:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA cache_size = -1024")
+        self._connection.execute("PRAGMA temp_store = MEMORY")  # a full /var/tmp is not a full database
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")  # done beside the writer, not in its way
 
     def close(self) -> None:
@@ -103,6 +115,16 @@ class Database:
         with self._transaction():
             for statement in _SCHEMA:
                 self._connection.execute(statement)
+        self._connection.execute("DROP TABLE IF EXISTS room")  # of a process that was killed in `grow`
+
+    def grow(self, size: int) -> None:
+        """Make the file larger by free pages, which later writes take before they need the disk's space."""
+        self._connection.execute("CREATE TABLE IF NOT EXISTS room (value BLOB)")
+        try:
+            self._connection.execute("INSERT INTO room VALUES (zeroblob(?))", (size,))
+            self.checkpoint("RESTART")
+        finally:
+            self._connection.execute("DROP TABLE IF EXISTS room")
 
     # Writing
 
@@ -199,9 +221,22 @@ class Database:
         return row
 
 
-def is_refused(error: sqlite3.Error) -> bool:
-    """The disk said no before anything was committed: full, or over quota. Everything else leaves doubt."""
-    return getattr(error, "sqlite_errorcode", 0) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+def is_full(error: BaseException) -> bool:
+    return _code(error) == sqlite3.SQLITE_FULL
+
+
+def is_refused(error: BaseException) -> bool:
+    """The write was refused before anything was committed. Everything else leaves doubt."""
+    return _code(error) in _REFUSED
+
+
+def is_uncertain(error: BaseException) -> bool:
+    """The write is in the log, and a restart may find it there, unless the next write takes its place."""
+    return _code(error) == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+def _code(error: BaseException) -> int:
+    return getattr(error, "sqlite_errorcode", 0)
 
 
 def _event(row: tuple[int, str, bytes, int, int, bytes | None, int, int]) -> Event:

@@ -4,6 +4,9 @@ While a commit waits for the disk the next writes gather, so that the disk's lat
 commit); and what one turn of the loop writes is handed over together, because a thread that is woken for each
 of them takes the interpreter from the loop each time. The thread decides nothing that the database does not
 decide; the loop turns outcomes into events.
+
+On a full disk the reserve is spent on deletes and on changes that add little; nothing is created. As soon as
+there is room, which is looked for once a second, everything is accepted again.
 """
 
 from __future__ import annotations
@@ -16,12 +19,24 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from volplane.store.contract import Event, Failed, StoreError
-from volplane.store.sqlite.database import LARGEST_BATCH, Database, is_refused
+from volplane.store.contract import Event, Failed, Full, StoreError, Uncertain
+from volplane.store.sqlite.database import (
+    LARGEST_BATCH,
+    NONE,
+    Database,
+    is_full,
+    is_refused,
+    is_uncertain,
+)
+from volplane.store.sqlite.space import PAGES, RESUME, Reserve
 
 log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.0  # seconds between two looks for space on a full disk
+START_OVER = 64  # batches on a full disk after which the log is written from its beginning again
+MOST_GROWTH = 4096  # bytes that a change may add to an object on a full disk: a condition, a deletion's mark
 
 
 class Write(Struct):
@@ -29,27 +44,39 @@ class Write(Struct):
     expected: int  # the revision to replace, or ANY, NONE, NEVER
     value: bytes | None  # None: delete
     done: asyncio.Future[Event]
+    growth: int = 0  # bytes that it adds to the record, if the disk was full when it was asked for
+
+    @property
+    def fits_reserve(self) -> bool:
+        """Whether it is allowed on a full disk."""
+        return self.value is None or (self.expected != NONE and self.growth <= MOST_GROWTH)
 
 
 class Batch(Struct):
     writes: list[Write]
     keys: list[str]  # those that were written, in the order of their revisions
-    error: StoreError | None = None  # nothing was written
+    errors: dict[str, StoreError] = field(default_factory=dict)  # by key: why it was not even compared
 
 
 Job: TypeAlias = Callable[[], None]
 
 
 class Writer:
-    def __init__(self, database: Database, tell: Callable[[Batch], None]) -> None:
-        self._database = database
+    def __init__(
+        self, database: Database, descriptor: int, reserve: Reserve, tell: Callable[[Batch], None]
+    ) -> None:
+        """`descriptor`: of the database's file."""
+        self._database, self._descriptor = database, descriptor
+        self._reserve = reserve
         self._tell = tell  # on the loop, in commit order
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[list[Write] | Job] = SimpleQueue()
         self._gathered: list[Write] = []  # in this turn of the loop
         self._next: list[Write] = []
         self._broken: StoreError | None = None
-        self._ended = False
+        self.full: Full | None = None  # while the disk is
+        self._sparing = 0  # batches since the log was started over
+        self._ending = self._ended = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -71,7 +98,7 @@ class Writer:
             error: StoreError | None = None
             try:
                 job()
-            except sqlite3.Error as refused:
+            except Exception as refused:  # whatever it is, nobody may wait for this thread in vain
                 error = Failed(str(refused))
             self._loop.call_soon_threadsafe(_settle, done, error)
 
@@ -79,8 +106,20 @@ class Writer:
         self._queue.put(attempt)
         return done
 
+    async def check(self) -> None:
+        """Raise Failed when writes fail. The disk is looked at only while it is full."""
+        if self._broken is not None:
+            raise Failed(str(self._broken))
+        if not self._thread.is_alive():
+            raise Failed("the store's writer has ended; restart to go on")
+        if self.full is not None:
+            await self.run(self._resume)
+        if self.full is not None:
+            raise Full(str(self.full))
+
     def stop(self) -> None:
         """Finish what was handed over and end the thread. Blocks."""
+        self._ending = True
         self._queue.put(self._end)
         self._thread.join()
 
@@ -118,20 +157,100 @@ class Writer:
 
     def _commit(self, writes: list[Write]) -> Batch:
         if self._broken is not None:
-            return Batch(writes, [], self._broken)
+            return _failed(writes, self._broken)
+        if self.full is None:
+            try:
+                return Batch(writes, self._append(writes))
+            except Exception as error:  # whatever it is, nobody may wait for this thread in vain
+                if not self._has_run_out(error):
+                    return _failed(writes, self._judge(error))
+                self._begin_full(error)
+        return self._commit_from_reserve(writes)
+
+    def _append(self, writes: list[Write]) -> list[str]:
         rows = [(w.key, w.expected, 1 if w.value is None else 0, w.value) for w in writes]
+        return self._database.append(rows)
+
+    def _commit_from_reserve(self, writes: list[Write]) -> Batch:
+        """What may still be written, together or each for itself; deletes first."""
+        assert self.full is not None
+        batch = Batch(writes, [])
+        allowed = sorted((w for w in writes if w.fits_reserve), key=lambda write: write.value is not None)
+        self._sparing += bool(allowed)
+        if self._sparing > START_OVER:
+            self._start_log_over()
+        batch.errors = {write.key: self.full for write in writes if not write.fits_reserve}
         try:
-            return Batch(writes, self._database.append(rows))
-        except Exception as error:  # whatever it is, nobody may wait for this thread in vain
-            return Batch(writes, [], self._judge(error))
+            batch.keys = self._append(allowed) if allowed else []
+        except Exception as error:
+            if self._has_run_out(error):
+                self._start_log_over()
+            for write in allowed:
+                self._append_alone(write, batch)
+        return batch
+
+    def _append_alone(self, write: Write, batch: Batch) -> None:
+        try:
+            batch.keys += self._append([write])
+        except Exception as error:
+            batch.errors[write.key] = self._broken or self._judge(error)
+
+    def _has_run_out(self, error: Exception) -> bool:
+        return is_full(error) or (is_refused(error) and self._reserve.has_run_out())
+
+    def _begin_full(self, error: Exception) -> None:
+        where = self._reserve.directory
+        self.full = Full(f"no space left on the disk of {where}; objects can be deleted, none can be created")
+        log.error("no space left on the disk of %s (%s): from the reserve, deletes are stored", where, error)
+        self._reserve.spend(self._descriptor)
+        try:
+            self._database.grow(PAGES)
+        except sqlite3.Error as refused:
+            log.warning("the database was not extended: %s", refused)
+            self._start_log_over()
+        self._loop.call_soon_threadsafe(self._look_later)
+
+    def _start_log_over(self) -> None:
+        """Move all of the log into the database, so that the space it has can be written once more."""
+        self._sparing = 0
+        try:
+            self._database.checkpoint("RESTART")
+        except sqlite3.Error as refused:
+            log.warning("checkpoint failed: %s", refused)
+
+    def _look_later(self) -> None:
+        if self.full is not None and not self._ending:
+            self._loop.call_later(LOOK_EVERY, self._look)
+
+    def _look(self) -> None:
+        if not self._ending:
+            self.run(self._resume).add_done_callback(self._looked)
+
+    def _looked(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled():
+            done.exception()  # the next look may have more luck
+        self._look_later()
+
+    def _resume(self) -> None:
+        if self.full is not None and self._reserve.make(RESUME):
+            self.full = None
+            log.warning("the disk of %s has space again: everything is stored", self._reserve.directory)
 
     def _judge(self, error: Exception) -> StoreError:
-        if isinstance(error, sqlite3.Error) and is_refused(error):
+        if self.full is not None and self._has_run_out(error):
+            return Full(f"no space left on the disk of {self._reserve.directory}, and the reserve is spent")
+        if is_refused(error):
             return Failed(f"the write was not stored: {error}")
+        if is_uncertain(error):
+            return Uncertain(f"the write may be stored: {error}")
         # After a failed sync nobody knows what is on the disk; only a restart, which reads it again, does.
         log.error("the store accepts no more writes", exc_info=error)
         self._broken = Failed(f"the store stopped after a disk error ({error}); restart to go on")
         return self._broken
+
+
+def _failed(writes: list[Write], error: StoreError) -> Batch:
+    return Batch(writes, [], {write.key: error for write in writes})
 
 
 def _settle(done: asyncio.Future[None], error: StoreError | None) -> None:

@@ -1,4 +1,9 @@
-"""A container's output as a Kubernetes node keeps it: `time stream F text`, parts of a line marked P."""
+"""A container's output as a Kubernetes node keeps it: `time stream F text`, parts of a line marked P.
+
+A file that has reached its size is renamed to `0.log.20261115-200000`, and a new one is begun; of the old
+ones, the newest are kept, uncompressed. Whoever writes rotates by itself, at the end of a line, so that no
+container ever has more on the disk than it may.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +12,156 @@ import time
 from contextlib import suppress
 
 LONGEST = 16 << 10  # a longer line is written in parts
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class RotatingFile:
+    """Whole lines are appended; a full disk loses them, and is told of when there is space again."""
+
+    def __init__(self, path: str, max_size: int = 0, max_files: int = 0) -> None:
+        """`max_size`: bytes of one file, 0 for no limit; `max_files`: how many there may be with this one."""
+        self._path, self._max_size, self._max_files = path, max_size, max_files
+        self._lost, self._why = 0, ""  # lines that were not written, and why
+        self._torn = False  # the last line in the file has no end
+        self._file = -1
+        self._size = 0
+        with suppress(OSError):  # a full disk: the next line tries again
+            self._open()
+
+    def _open(self) -> None:
+        if not self._path:
+            self._file = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            return
+        os.makedirs(os.path.dirname(self._path) or "/", mode=0o755, exist_ok=True)
+        self._file = os.open(self._path, FLAGS, 0o640)
+        self._size = os.fstat(self._file).st_size
+
+    def append(self, lines: list[bytes]) -> None:
+        """Each with its end. One write for all that go into the same file: readers see whole lines."""
+        while lines:
+            count = self._count_fitting(lines)
+            if not count:
+                self._rotate()
+                count = max(1, self._count_fitting(lines))
+            self._write(lines[:count])
+            lines = lines[count:]
+
+    def _count_fitting(self, lines: list[bytes]) -> int:
+        """How many of the lines have a place in the file as it is."""
+        size = self._size
+        if not self._max_size or size + sum(map(len, lines)) <= self._max_size:
+            return len(lines)
+        for count, line in enumerate(lines):
+            size += len(line)
+            if size > self._max_size:
+                return count
+        return len(lines)
+
+    def _write(self, lines: list[bytes]) -> None:
+        head, data = b"\n" if self._torn else b"", b"".join(lines)
+        if self._lost:
+            head += f"{stamp()} stderr F {self._lost} lines of this log were lost: {self._why}\n".encode()
+        try:
+            if self._file < 0:
+                self._open()
+            written = os.write(self._file, head + data)
+        except OSError as error:
+            self._lost, self._why = self._lost + len(lines), os.strerror(error.errno or 0)
+            return
+        self._size += written
+        whole = head + data
+        self._torn = whole[written - 1 : written] != b"\n"
+        lost = data[max(0, written - len(head)) :].count(
+            b"\n"
+        )  # of a short write: the disk is full from there
+        self._lost = lost + (self._lost if written < len(head) else 0)
+        if lost:
+            self._why = "No space left on device"
+
+    def _rotate(self) -> None:
+        if self._file < 0 or not self._path:
+            return
+        try:
+            os.rename(self._path, rotated_name(self._path))
+        except OSError:
+            os.ftruncate(self._file, 0)  # the bound holds whatever happens
+        else:
+            os.close(self._file)
+            self._file = -1
+        self._torn, self._size = False, 0
+        with suppress(OSError):
+            for old in list_rotated(self._path)[: -(self._max_files - 1) or None]:
+                os.unlink(old)
+        with suppress(OSError):
+            if self._file < 0:
+                self._open()
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 class Log:
-    def __init__(self, path: str) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        os.makedirs(os.path.dirname(path) or "/", mode=0o755, exist_ok=True)
-        self._file = os.open(path or "/dev/null", flags, 0o640)
+    def __init__(self, path: str, max_size: int = 0, max_files: int = 0) -> None:
+        self._file = RotatingFile(path, max_size, max_files)
         self._rest = {"stdout": b"", "stderr": b""}
 
     def write(self, stream: str, data: bytes) -> None:
         *lines, rest = (self._rest[stream] + data).split(b"\n")
         head = f"{stamp()} {stream} ".encode()
-        parts = [head + mark + part + b"\n" for line in lines for mark, part in _parts(line)]
+        parts = [head + mark + part + b"\n" for line in lines for mark, part in split_line(line)]
         while len(rest) >= LONGEST:
             parts.append(head + b"P " + rest[:LONGEST] + b"\n")
             rest = rest[LONGEST:]
         self._rest[stream] = rest
-        self._append(b"".join(parts))
+        self._file.append(parts)
 
     def flush(self) -> None:
         """A last line without its end stays without it."""
         for stream, rest in self._rest.items():
             if rest:
-                self._append(f"{stamp()} {stream} P ".encode() + rest + b"\n")
-
-    def _append(self, data: bytes) -> None:
-        with suppress(OSError):  # a full disk loses log lines, not the container
-            if data:
-                os.write(self._file, data)
+                self._file.append([f"{stamp()} {stream} P ".encode() + rest + b"\n"])
 
 
-def _parts(line: bytes) -> list[tuple[bytes, bytes]]:
+def split_line(line: bytes) -> list[tuple[bytes, bytes]]:
+    """(mark, part) of a line that may be too long for one."""
     pieces = [line[i : i + LONGEST] for i in range(0, len(line), LONGEST)] or [b""]
     return [(b"P ", piece) for piece in pieces[:-1]] + [(b"F ", pieces[-1])]
+
+
+def rotated_name(path: str) -> str:
+    """A name behind all others: a second one within a second is counted, whatever the clock does."""
+    when, count = time.strftime("%Y%m%d-%H%M%S", time.gmtime()), 0
+    if others := list_rotated(path):
+        newest, number = _age(os.path.basename(others[-1]), os.path.basename(path))
+        if newest >= when:
+            when, count = newest, number + 1
+    return f"{path}.{when}.{count}" if count else f"{path}.{when}"
+
+
+def list_rotated(path: str) -> list[str]:
+    """What a log was renamed to, oldest first."""
+    directory, name = os.path.split(path)
+    try:
+        names = os.listdir(directory or ".")
+    except FileNotFoundError:
+        return []
+    found = [other for other in names if _is_rotated(other, name)]
+    return [os.path.join(directory, other) for other in sorted(found, key=lambda n: _age(n, name))]
+
+
+def _is_rotated(other: str, name: str) -> bool:
+    if not other.startswith(f"{name}."):
+        return False
+    when, _, count = other[len(name) + 1 :].partition(".")
+    is_time = len(when) == 15 and when[8] == "-" and when.replace("-", "", 1).isdigit()
+    return is_time and (not count or count.isdigit())
+
+
+def _age(other: str, name: str) -> tuple[str, int]:
+    when, _, count = other[len(name) + 1 :].partition(".")
+    return when, int(count or 0)
 
 
 def stamp() -> str:

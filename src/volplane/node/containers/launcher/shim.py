@@ -107,7 +107,7 @@ class Shim:
         kernel.set_title(f"volplane-shim {spec['id']}")
         _take(directory)
         put_whole(f"{directory}/start.json", self.described)
-        log = Log(spec["log_path"])
+        log = Log(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
         trees = [*_network(spec), *root.copy_sources(spec)]
         self._join_cgroups(spec["cgroups"])
         door = visitors.open_door(directory) if spec["stdin"] or spec["tty"] else None

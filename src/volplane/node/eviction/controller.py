@@ -1,0 +1,119 @@
+"""Looks at the node's disk every few seconds; below a threshold the node says so, and pods leave one by one.
+
+A pod that was evicted is given a moment to go before the next one is chosen, because its end may be enough.
+The condition stays for a while after there is space again, so that pods do not come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from volplane.api.core import ObjectReference, Pod
+from volplane.base import clock, metrics
+from volplane.host import Host, NodePaths
+from volplane.loops.events import Recorder
+from volplane.node.eviction import plan, thresholds, usage
+from volplane.node.eviction.thresholds import RESOURCES, Crossed, Disk
+from volplane.node.pods.worker import PodWorker
+from volplane.node.settings import NodeSettings
+from volplane.node.status import DISK_PRESSURE, NodeObject
+
+log = logging.getLogger(__name__)
+
+CLEAN_UP = 30.0  # seconds that a pod gets to leave before the next one is chosen
+EMPTY_DIR_LIMIT = "emptydirfs.limit"
+
+_evictions = metrics.counter("kubelet_evictions", "Pods that were evicted.", ("eviction_signal",))
+
+
+class Eviction:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        host: Host,
+        paths: NodePaths,
+        node: NodeObject,
+        workers: Mapping[str, PodWorker],
+        events: Recorder,
+    ) -> None:
+        self._thresholds = thresholds.parse(settings.eviction_hard)
+        self._period = settings.eviction_monitoring_period
+        self._transition = settings.eviction_pressure_transition_period
+        self._host, self._paths, self._node, self._workers = host, paths, node, workers
+        self._events = events
+        self._last_crossed: float | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            evicted = await self._evict_one(await self.look())
+            if evicted is None:
+                await asyncio.sleep(self._period)
+            else:
+                await self._wait_for_end(evicted)
+
+    async def look(self) -> list[Crossed]:
+        """Measure the disk and set the node's condition; the thresholds that are not kept."""
+        try:
+            stats = await self._host.stats(self._paths.root)
+        except OSError as error:
+            log.warning("the disk of node %s was not measured: %s", self._node.name, error)
+            return []
+        disk = Disk(stats.available, stats.capacity, stats.inodes_free, stats.inodes)
+        crossed = thresholds.crossed(self._thresholds, disk)
+        now = clock.now()
+        if crossed:
+            self._last_crossed = now
+        recently = self._last_crossed is not None and now - self._last_crossed < self._transition
+        self._set_pressure(bool(crossed) or recently)
+        return crossed
+
+    def _set_pressure(self, pressure: bool) -> None:
+        if pressure == self._node.has_pressure(DISK_PRESSURE):
+            return
+        words = ("KubeletHasDiskPressure", "kubelet has disk pressure") if pressure else ("", "")
+        self._node.set_pressure(DISK_PRESSURE, *words)
+        reason = "NodeHasDiskPressure" if pressure else "NodeHasNoDiskPressure"
+        log.warning("node %s: %s", self._node.name, reason)
+        about = ObjectReference(kind="Node", name=self._node.name, uid=self._node.uid)
+        self._events.normal(about, reason, f"Node {self._node.name} status is now: {reason}")
+
+    async def _evict_one(self, crossed: list[Crossed]) -> PodWorker | None:
+        limited = [w.pod for w in self._evictable() if plan.limited_volumes(w.pod)]
+        for found in await self._measure(limited) if limited else []:
+            if why := plan.over_limit(found):
+                return self._evict(found, why, EMPTY_DIR_LIMIT)
+        if not crossed:
+            return None
+        worst = crossed[0]
+        resource = RESOURCES[worst.threshold.measure]
+        about = ObjectReference(kind="Node", name=self._node.name, uid=self._node.uid)
+        self._events.warning(about, "EvictionThresholdMet", f"Attempting to reclaim {resource}")
+        usages = await self._measure([w.pod for w in self._evictable()])
+        for first in plan.rank(usages, worst.threshold.measure):
+            return self._evict(first, plan.message(first, worst), worst.threshold.signal)
+        return None
+
+    def _evictable(self) -> list[PodWorker]:
+        return [w for w in self._workers.values() if w.may_be_evicted and plan.may_be_evicted(w.pod)]
+
+    async def _measure(self, pods: list[Pod]) -> list[plan.Usage]:
+        return await self._host.call(usage.measure, pods, self._paths)
+
+    def _evict(self, found: plan.Usage, why: str, signal: str) -> PodWorker | None:
+        worker = self._workers.get(found.pod.uid)
+        if worker is None or not worker.may_be_evicted:  # ended meanwhile
+            return None
+        log.warning("pod %s is evicted: %s", found.pod.key, why)
+        _evictions.labels(signal).inc()
+        worker.evict(why)
+        return worker
+
+    async def _wait_for_end(self, worker: PodWorker) -> None:
+        try:
+            async with asyncio.timeout(CLEAN_UP):
+                await worker.unmounted.wait()
+        except TimeoutError:
+            log.warning("pod %s was evicted, and has not left in %g s", worker.pod.key, CLEAN_UP)

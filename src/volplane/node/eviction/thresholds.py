@@ -1,0 +1,102 @@
+"""`--eviction-hard`: how much of a resource must be left, as kubelets are told it. Pure.
+
+Here, every node shares this machine's disk with everything else on it, and a developer's disk is often more
+than nine tenths full. Upstream's ten per cent would evict pods on such a machine while tens of gigabytes are
+free, so that the default is an amount.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from msgspec import Struct
+
+from volplane.api import quantity
+
+DEFAULT = "nodefs.available<100Mi,nodefs.inodesFree<1%"
+
+AVAILABLE, INODES_FREE = "available", "inodesFree"
+# imagefs: images are not unpacked here, so that it is the same file system.
+SIGNALS = {
+    "nodefs.available": AVAILABLE,
+    "nodefs.inodesFree": INODES_FREE,
+    "imagefs.available": AVAILABLE,
+    "imagefs.inodesFree": INODES_FREE,
+}
+RESOURCES = {AVAILABLE: "ephemeral-storage", INODES_FREE: "inodes"}  # by which name pods are told
+
+
+class Threshold(Struct, frozen=True):
+    signal: str
+    least: Fraction  # an amount, or with `is_share` a share of the capacity
+    is_share: bool = False
+
+    @property
+    def measure(self) -> str:
+        return SIGNALS[self.signal]
+
+    def amount(self, capacity: int) -> int:
+        return int(self.least * capacity) if self.is_share else int(self.least)
+
+
+class Disk(Struct, frozen=True):
+    """A file system as it was measured."""
+
+    available: int
+    capacity: int
+    inodes_free: int
+    inodes: int
+
+    def left(self, measure: str) -> tuple[int, int]:
+        """(what is left, of how much)"""
+        if measure == AVAILABLE:
+            return self.available, self.capacity
+        return self.inodes_free, self.inodes
+
+
+class Crossed(Struct, frozen=True):
+    """A threshold that is not kept."""
+
+    threshold: Threshold
+    least: int
+    left: int
+
+
+def parse(text: str) -> tuple[Threshold, ...]:
+    """Raises ValueError."""
+    return tuple(_parse_one(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _parse_one(text: str) -> Threshold:
+    signal, sign, value = text.partition("<")
+    if not sign or not value:
+        raise ValueError(f"--eviction-hard: {text!r} is not of the form signal<amount")
+    if signal not in SIGNALS:
+        raise ValueError(
+            f"--eviction-hard: {signal!r} is not watched here; those that are: {', '.join(sorted(SIGNALS))}"
+        )
+    try:
+        if value.endswith("%"):
+            share = Fraction(value[:-1]) / 100
+            if not 0 <= share <= 1:
+                raise ValueError
+            return Threshold(signal, share, is_share=True)
+        amount = quantity.parse(value)
+    except ValueError:
+        raise ValueError(
+            f"--eviction-hard: {value!r} of {signal} is neither a quantity nor a percentage"
+        ) from None
+    if amount < 0:
+        raise ValueError(f"--eviction-hard: {value!r} of {signal} must not be negative")
+    return Threshold(signal, amount)
+
+
+def crossed(thresholds: tuple[Threshold, ...], disk: Disk) -> list[Crossed]:
+    found = []
+    for threshold in thresholds:
+        left, capacity = disk.left(threshold.measure)
+        least = threshold.amount(capacity)
+        # Some file systems make inodes as they need them, and count none.
+        if capacity and left < least:
+            found.append(Crossed(threshold, least, left))
+    return found

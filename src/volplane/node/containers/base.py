@@ -12,6 +12,14 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 Propagation = Literal["private", "rslave", "rshared"]
+ProcMount = Literal["Default", "Unmasked"]
+
+# What a container that asks for nothing may do, as containerd has it, but for MKNOD: there is not always a
+# device cgroup here, and with a node of the machine's disk a container's root would own the machine.
+DEFAULT_CAPABILITIES = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
+    "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
+)  # fmt: skip
 
 COMPLETED, ERROR, START_ERROR = "Completed", "Error", "StartError"
 KILLED = 137  # 128 + SIGKILL, as every runtime reports it
@@ -59,6 +67,13 @@ class ContainerSpec(Struct, frozen=True):
     stdin: bool = False  # it has an input that whoever attaches may write to,
     stdin_once: bool = False  # and that ends with the first who does
     tty: bool = False
+    capabilities: tuple[str, ...] | None = None  # names like CAP_CHOWN; DEFAULT_CAPABILITIES if None
+    no_new_privs: bool = False
+    readonly_root: bool = False  # volumes stay as writable as they are
+    seccomp: str = ""  # base64 of a compiled filter, an array of struct sock_filter; none if empty
+    sysctls: Mapping[str, str] = {}  # set in the container's own namespaces
+    proc_mount: ProcMount = "Default"
+    cover_secrets: bool = True  # keys and passwords of this machine are not seen
 
 
 class State(Struct, frozen=True):

@@ -73,9 +73,9 @@ from volplane.node.containers.base import ContainerSpec
 from volplane.node.containers.process import ProcessRuntime
 
 async def main():
-    host, log = Host(threads=2), "/home/data/log"
-    runtime = ProcessRuntime("/home/data/containers", host, cover=["/home/data"])
-    script = "cat /opt/file; echo changed > /opt/file; ls -A /home /home/data"
+    host, log = Host(threads=2), "/mnt/data/log"
+    runtime = ProcessRuntime("/mnt/data/containers", host, cover=["/mnt/data", "/opt/data"])
+    script = "cat /opt/file; echo changed > /opt/file; ls -A /opt /opt/data /home"
     await runtime.start(ContainerSpec(id="one", command=("sh", "-c", script), log_path=log))
     await runtime.wait("one")
     await runtime.remove("one")
@@ -89,12 +89,15 @@ asyncio.run(main())
 
 def test_system_directories_on_file_systems_of_their_own_are_seen_and_covered_alike() -> None:
     prepare = (
-        "mount -t tmpfs none /opt && mount -t tmpfs none /home && mkdir /home/data && echo here > /opt/file"
+        "for place in /opt /home /mnt; do mount -t tmpfs none $place && mkdir $place/data; done"
+        " && echo here > /opt/file && echo secret > /opt/data/key && echo secret > /home/data/key"
     )
     shell = f'{prepare} && exec "$0" -c "$1"'
     argv = ["unshare", "--mount", "sh", "-c", shell, sys.executable, SEPARATE]
     completed = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert completed.stdout == "['here', '/home:', 'data', '', '/home/data:'] here\n\n"
+    assert completed.stdout == (
+        "['here', '/home:', '', '/opt:', 'data', 'file', '', '/opt/data:'] here\n\n"
+    )
 
 
 async def test_a_volume_mounted_before_is_neither_seen_nor_held(room: Any, disk: str) -> None:

@@ -7,6 +7,7 @@ kernel closes the other end: a missing answer is noticed at once, and nothing ha
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -26,12 +27,18 @@ DYING = 0.5
 Answer = dict[str, Any] | None
 
 _BOOT = """\
-import sys
+import json, sys
 sys.path.append(sys.argv[1])
 from launcher.serve import main
-main(int(sys.argv[2]), sys.argv[3:])
+main(int(sys.argv[2]), *json.loads(sys.argv[3]))
 """
 _HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _interpreter() -> list[str]:
+    """Where the Python lies that this process runs with: drivers and tools of this machine use it, too."""
+    prefixes = (sys.prefix, sys.base_prefix)
+    return sorted({*prefixes, *map(os.path.realpath, prefixes)})
 
 
 class Reply:
@@ -46,7 +53,7 @@ class Reply:
         """None when the other side has gone."""
         while b"\n" not in self._text:
             await readable(self._socket.fileno())
-            data, descriptors, _, _ = socket.recv_fds(self._socket, 65536, 4)
+            data, descriptors, _, _ = socket.recv_fds(self._socket, 65536, 4, socket.MSG_CMSG_CLOEXEC)
             self.descriptors += descriptors
             if not data:
                 return None
@@ -93,9 +100,13 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         number = theirs.fileno()
-        argv = [sys.executable, "-I", "-S", "-c", _BOOT, _HERE, str(number), *self._cover]
+        # In the C locale with Python's own UTF-8, the C library never loads a converter or a catalogue.
+        python = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT]
+        argv = [*python, _HERE, str(number), json.dumps([self._cover, _interpreter()])]
         try:
-            self._process = await self._host.spawn(argv, fds=[number], log=self._log)
+            self._process = await self._host.spawn(
+                argv, fds=[number], log=self._log, env={"LANG": "C", "LC_ALL": "C"}
+            )
             self._socket = ours
         except BaseException:
             ours.close()

@@ -117,7 +117,7 @@ class ProcessRuntime:
         request = {
             "op": "start",
             "directory": directory,
-            "plain": not (spec.privileged or spec.host_pid or spec.host_ipc),
+            "plain": _is_plain(spec),
             "host_pid": spec.host_pid,
         }
         with failpoint.around("container:start"):
@@ -141,6 +141,8 @@ class ProcessRuntime:
             os.close(given)
         try:
             async with asyncio.timeout(TIMEOUT):
+                if answer and "begun" in answer:
+                    answer = await reply.line()
                 if answer and "message" in answer:
                     await reply.line()
         finally:
@@ -287,6 +289,12 @@ class ProcessRuntime:
         if stdin:
             await visit.write(b"")  # so that leaving without a word ends the input, too
         return visit
+
+
+def _is_plain(spec: ContainerSpec) -> bool:
+    """Whether the launcher can have made it before it knew what for."""
+    special = spec.privileged or spec.host_pid or spec.host_ipc or spec.proc_mount != "Default"
+    return spec.cover_secrets and not special
 
 
 def number_of(name: str) -> int:

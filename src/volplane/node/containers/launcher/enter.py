@@ -1,7 +1,13 @@
-"""A command inside a running container: a helper joins its namespaces, starts the command there and waits.
+"""A command inside a running container.
 
-The helper itself stays in the machine's pid namespace, so nobody in the container sees it, and is back in the
-machine's mount namespace before it says anything: it must not keep the container's volumes mounted.
+Three processes, so that none is ever in the container with more power than the container's own:
+
+    helper ── entrant ── the command
+
+The helper stays in the machine's namespaces: it reads files, finds words for errors, and waits. The entrant
+joins the container's namespaces, except for the pid namespace, which counts for its children only: nobody in
+the container can see it, let alone trace it. It becomes the container's user, starts the command and ends.
+The command then is the helper's child.
 """
 
 from __future__ import annotations
@@ -11,49 +17,54 @@ import os
 import select
 import signal
 import socket
+import struct
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
-from . import inside, kernel
-from .inside import Actions, CannotRun
-from .shim import answer
+from . import command, failures, identity, inside, kernel
+from .failures import IDENTITY, Progress
+from .shim import answer, end_children
+from .spec import Spec
 
-_NAMESPACES = {
+_NAMESPACES = {  # in the order in which they are joined
     "pid": kernel.CLONE_NEWPID,  # holds for children only
     "ipc": kernel.CLONE_NEWIPC,
     "uts": kernel.CLONE_NEWUTS,
     "net": kernel.CLONE_NEWNET,
     "mnt": kernel.CLONE_NEWNS,
 }
+_STARTED = struct.Struct("=q")  # the pid of the command, where a failure would have another length
 
 
 def run(request: dict[str, Any], reply: socket.socket, stdio: list[int]) -> None:
     """Runs in a fork of the launcher."""
     os.setsid()
     kernel.set_title("volplane-exec")
+    kernel.adopt_orphans()  # the command, when the entrant has ended
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with open(f"{request['directory']}/container.json", "rb") as file:
         spec = json.loads(file.read())["spec"]
-    home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    _join(request["pid"], request["pid_start"])
-    actions: Actions = [(os.POSIX_SPAWN_DUP2, d, n) for n, d in enumerate(stdio)]
-    if not stdio:
-        spec["env"] = {"TERM": "xterm", **spec["env"]}
-        actions = inside.open_terminal(reply)
-    try:
-        child = inside.start(spec, request["command"], actions)
-    except CannotRun as error:
-        kernel.setns(home, kernel.CLONE_NEWNS)
-        answer(reply, {"code": error.code, "message": str(error)})
-        return
-    kernel.setns(home, kernel.CLONE_NEWNS)
-    for descriptor in stdio:
+    spaces = _open_namespaces(request["pid"], request["pid_start"])
+    report, reporting = os.pipe()
+    entrant = os.fork()
+    if entrant == 0:
+        _enter(spec, request["command"], spaces, stdio, reply, reporting)
+    for descriptor in (reporting, *spaces.values(), *stdio):
         os.close(descriptor)
+    data = _await_report(report, reply)
+    if data is None:
+        return end_children()
+    os.waitpid(entrant, 0)
+    if len(data) != _STARTED.size:
+        end_children()
+        code, message = failures.unpack(data, spec, request["command"])
+        return answer(reply, {"code": code, "message": message})
+    (child,) = _STARTED.unpack(data)
     answer(reply, {"started": True})
     answer(reply, {"exit": _wait(child, reply)})
 
 
-def _join(pid: int, started: int) -> None:
+def _open_namespaces(pid: int, started: int) -> dict[str, int]:
     flags = os.O_RDONLY | os.O_CLOEXEC
     try:
         spaces = {name: os.open(f"/proc/{pid}/ns/{name}", flags) for name in _NAMESPACES}
@@ -61,9 +72,42 @@ def _join(pid: int, started: int) -> None:
         raise OSError("the container has ended") from None
     if kernel.start_time(pid) != started:  # checked after opening: now they cannot be anybody else's
         raise OSError("the container has ended")
-    for name, space in spaces.items():
-        kernel.setns(space, _NAMESPACES[name])
-        os.close(space)
+    return spaces
+
+
+def _enter(
+    spec: Spec, argv: list[str], spaces: dict[str, int], stdio: list[int], reply: socket.socket, reporting: int
+) -> NoReturn:
+    """Join the container and become it; from the first instruction on, nothing is said but over the pipe."""
+    progress = Progress()
+    try:
+        inside.keep_only((0, 1, 2, *spaces.values(), *stdio, reply.fileno(), reporting))
+        kernel.hide_memory()
+        os.umask(0o022)
+        for name, space in spaces.items():
+            kernel.setns(space, _NAMESPACES[name])
+            os.close(space)
+        inside.go_to_workdir(spec, progress)
+        progress.reach(IDENTITY)
+        user = identity.become(spec)
+        child = command.start(spec, argv, user, stdio, None if stdio else reply, progress)
+        os.write(reporting, _STARTED.pack(child))
+    except BaseException as error:
+        with suppress(OSError):
+            os.write(reporting, progress.pack(error))
+    os._exit(0)
+
+
+def _await_report(report: int, reply: socket.socket) -> bytes | None:
+    """What the entrant says; None when the caller goes away first."""
+    poll = select.poll()
+    poll.register(report, select.POLLIN)
+    poll.register(reply, select.POLLRDHUP)
+    if any(descriptor == reply.fileno() for descriptor, _ in poll.poll()):
+        return None
+    data = os.read(report, 64)
+    os.close(report)
+    return data
 
 
 def _wait(child: int, reply: socket.socket) -> int:

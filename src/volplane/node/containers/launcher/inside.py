@@ -1,124 +1,132 @@
 """The container from within: pid 1, which forwards signals and reaps, and the command it runs.
 
-Everything that can fail is reported over a pipe that is closed without a word once the command runs. The
-command is started without a copy of this process, so it is prepared from here: pid 1 takes the command's
-directory, limits and, for a moment, its user.
+Pid 1 makes the container with the machine's power, and gives that up before it looks at what the container
+holds: from `identity.become` on it can do what the container can, and nothing else. It then asks whether the
+container is still wanted, and only with that word runs the command.
+
+What fails is reported over a pipe, as numbers; the pipe is closed without a word once the command runs.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pwd
 import signal
 import socket
-import stat
 import struct
 from contextlib import suppress
 from typing import NoReturn
 
-from . import kernel, root, streams
-from .root import Layout, Spec
+from . import command, identity, kernel, paths, root, streams
+from .command import SIGNALS
+from .failures import FAILED, HOSTNAME, IDENTITY, NETWORK, ROOT, WORKDIR, Progress
+from .root import Handles, Layout
+from .spec import Spec
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What a container's root keeps: changing owners and modes, switching users, low ports, chroot, audit. No
-# mounting, no device nodes, no raw disks.
-_KEPT = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31})
-_ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
-_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
-_FAILED = 128
-_TIOCSPTLCK, _TIOCGPTN = 0x40045431, 0x80045430
+READY, GO = b"r", b"g"  # what pid 1 says before it waits for the go-ahead, and the go-ahead
+LENGTH = struct.Struct("=Q")  # of the order, before it
 
 
-class CannotRun(Exception):
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-def run(layout: Layout, cover: list[str], control: socket.socket, reporting: int, *, plain: bool) -> NoReturn:
+def run(layout: Layout, control: socket.socket, reporting: int, *, plain: bool) -> NoReturn:
     """Become pid 1, in a fork of the shim: in the new pid namespace, and still in the machine's others."""
-    code = _FAILED
+    code, progress = FAILED, Progress()
     try:
         kernel.die_with_parent()
+        kernel.hide_memory()
         kernel.set_title("init")
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
-        if plain:
-            _make_namespaces(layout, cover, ipc=True)
-            root.furnish(privileged=False)
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        os.umask(0o022)
+        made = _make(layout, None, progress) if plain else None
         spec, descriptors = _await_order(control)
-        given = streams.count(spec)
-        trees = descriptors[given:]
+        given, trees = descriptors[: streams.count(spec)], descriptors[streams.count(spec) :]
         if spec["network"]:
+            progress.reach(NETWORK)
             kernel.setns(trees[0], kernel.CLONE_NEWNET)
             os.close(trees.pop(0))
-        if not plain:
-            _make_namespaces(layout, cover, ipc=not spec["host_ipc"])
-            root.furnish(privileged=spec["privileged"])
+        if made is None:
+            made = _make(layout, spec, progress)
         elif spec["network"]:
             root.renew_sys()
-        root.place_volumes(spec, trees)
-        if spec["hostname"]:
-            kernel.set_hostname(spec["hostname"])
-        code = _run_command(spec, descriptors[:given])
-    except CannotRun as error:
-        code = error.code
-        report(reporting, "exec", code, str(error))
-    except BaseException as error:
-        report(reporting, "setup", code, str(error))
+        _fill(spec, trees, made, progress)
+        progress.reach(IDENTITY)
+        user = identity.become(spec)
+        kernel.die_with_parent()  # a change of user has taken that back; should it have died, no word comes
+        _await_go_ahead(control)
+        argv = [*spec["command"], *spec["args"]]
+        main = command.start(spec, argv, user, given, _way_out(spec, given), progress) if argv else 0
+        keep_only(())
+        code = _forward_to(main) if main else _pause()
+    except BaseException as error:  # nothing may be said about it in here
+        with suppress(OSError):
+            os.write(reporting, progress.pack(error))
     os._exit(code)
 
 
-def report(descriptor: int, stage: str, code: int, message: str) -> None:
-    with suppress(OSError):  # in a fork there is nobody else to tell
-        os.write(descriptor, json.dumps({"stage": stage, "code": code, "message": message}).encode())
-
-
-def _make_namespaces(layout: Layout, cover: list[str], *, ipc: bool) -> None:
+def _make(layout: Layout, spec: Spec | None, progress: Progress) -> Handles:
+    """Namespaces and the root, for this container or, without a spec, for any plain one."""
+    progress.reach(ROOT)
+    privileged = spec is not None and spec["privileged"]
+    shared_ipc = spec is not None and spec["host_ipc"]
+    masked = spec is None or spec["proc_mount"] == "Default"
     kernel.setns(layout.namespace, kernel.CLONE_NEWNS)
-    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | (kernel.CLONE_NEWIPC if ipc else 0))
-    root.build(layout, cover)
+    os.close(layout.namespace)
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | (0 if shared_ipc else kernel.CLONE_NEWIPC))
+    cover = layout.cover(secrets=spec is not None and not spec["cover_secrets"])
+    handles = Handles(root.build(cover, nodev=not privileged))
+    root.furnish(handles, privileged=privileged, masked=masked)
+    return handles
+
+
+def _fill(spec: Spec, trees: list[int], handles: Handles, progress: Progress) -> None:
+    """The last that takes the machine's power. Names of the container are looked up only by `paths`."""
+    root.set_sysctls(spec, progress)
+    root.place_volumes(spec, trees, handles, progress)
+    progress.reach(HOSTNAME)
+    if spec["hostname"]:
+        kernel.set_hostname(spec["hostname"])
+    go_to_workdir(spec, progress)
+    progress.reach(ROOT)
+    if spec["readonly_root"]:
+        root.make_readonly(handles)
+    if not spec["privileged"] and identity.capabilities(spec) & identity.MKNOD:
+        root.lock_dev(handles)
+    handles.close()
+
+
+def go_to_workdir(spec: Spec, progress: Progress) -> None:
+    """Make it if need be: as root, because the command's user may have no right to."""
+    progress.reach(WORKDIR)
+    place = paths.make(spec["workdir"] or "/", directory=True)
+    os.fchdir(place)
+    os.close(place)
 
 
 def _await_order(control: socket.socket) -> tuple[Spec, list[int]]:
-    text, descriptors, _, _ = socket.recv_fds(control, 64 << 10, 253)
-    while chunk := control.recv(64 << 10) if text else b"":
-        text += chunk
+    text, descriptors, _, _ = socket.recv_fds(control, 64 << 10, 253, socket.MSG_CMSG_CLOEXEC)
     if not text:
-        os._exit(_FAILED)  # the shim is gone
+        os._exit(FAILED)  # the shim is gone
+    (length,) = LENGTH.unpack_from(text)
+    parts = [text[LENGTH.size :]]
+    length -= len(parts[0])
+    while length > 0:
+        chunk = control.recv(min(length, 64 << 10))
+        if not chunk:
+            os._exit(FAILED)
+        parts.append(chunk)
+        length -= len(chunk)
+    return json.loads(b"".join(parts)), descriptors
+
+
+def _await_go_ahead(control: socket.socket) -> None:
+    """Whoever asked for the container may have given it up while it was made."""
+    control.sendall(READY)
+    if control.recv(1) != GO:
+        os._exit(FAILED)
     control.close()
-    return json.loads(text), descriptors
 
 
-def _run_command(spec: Spec, given: list[int]) -> int:
-    argv = [*spec["command"], *spec["args"]]
-    if not argv:
-        keep_only(())
-        return _pause()
-    main = start(spec, argv, _streams(spec, given))
-    keep_only(())
-    return _forward_to(main)
-
-
-def _streams(spec: Spec, given: list[int]) -> Actions:
-    if spec["tty"]:
-        spec["env"] = {"TERM": "xterm", **spec["env"]}
-        return open_terminal(socket.socket(fileno=given[0]))
-    stdout, stderr, *rest = given
-    stdin = rest[0] if rest else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    return [(os.POSIX_SPAWN_DUP2, d, n) for n, d in enumerate((stdin, stdout, stderr))]
-
-
-def open_terminal(way_out: socket.socket) -> Actions:
-    """A terminal of the container's own; our end goes to who asked for it, theirs becomes the command's."""
-    master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-    fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
-    (number,) = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))
-    socket.send_fds(way_out, [b'{"terminal": true}\n'], [master])
-    os.close(master)
-    # Opened by the leader of a new session, it becomes that session's controlling terminal.
-    return [(os.POSIX_SPAWN_OPEN, n, f"/dev/pts/{number}", os.O_RDWR, 0) for n in range(3)]
+def _way_out(spec: Spec, given: list[int]) -> socket.socket | None:
+    return socket.socket(fileno=given[0]) if spec["tty"] else None
 
 
 def keep_only(kept: tuple[int, ...]) -> None:
@@ -132,16 +140,17 @@ def keep_only(kept: tuple[int, ...]) -> None:
 
 
 def _pause() -> int:
-    while signal.sigwait(_ALL) not in (signal.SIGTERM, signal.SIGINT):
+    while signal.sigwait(SIGNALS) not in (signal.SIGTERM, signal.SIGINT):
         pass
     return 0
 
 
 def _forward_to(main: int) -> int:
     while True:
-        number = signal.sigwait(_ALL)
+        number = signal.sigwait(SIGNALS)
         if number != signal.SIGCHLD:
-            os.kill(main, number)
+            with suppress(OSError):  # it has become somebody whom the container's user may not signal
+                os.kill(main, number)
             continue
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -154,93 +163,3 @@ def _forward_to(main: int) -> int:
 def exit_code(status: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
-
-
-Actions = list[tuple[int, int, int]] | list[tuple[int, int, str, int, int]]
-
-
-def start(spec: Spec, argv: list[str], actions: Actions) -> int:
-    """Start the command in a session of its own, as the container's user; CannotRun says why it did not."""
-    env = environment(spec)
-    try:
-        _go_to(spec["workdir"] or "/")
-        os.umask(0o022)
-        if not spec["privileged"]:
-            _limit_capabilities()
-        _become(spec)
-        program = find(argv[0], env["PATH"])
-        return os.posix_spawn(
-            program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_ALL
-        )
-    except FileNotFoundError as error:
-        raise CannotRun(_NOT_FOUND, f'exec: "{argv[0]}": {_reason(error)}') from error
-    except OSError as error:
-        raise CannotRun(_NOT_EXECUTABLE, f'exec: "{argv[0]}": {_reason(error)}') from error
-    finally:
-        os.setresuid(0, 0, 0)
-        os.setresgid(0, 0, 0)
-        os.chdir("/")
-
-
-def _go_to(directory: str) -> None:
-    try:
-        os.chdir(directory)
-    except FileNotFoundError:
-        os.makedirs(directory)
-        os.chdir(directory)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower() if error.errno else str(error)
-
-
-def find(program: str, path: str) -> str:
-    if "/" in program:
-        return program
-    denied = False
-    for directory in path.split(":"):
-        candidate = f"{directory or '.'}/{program}"
-        try:
-            info = os.stat(candidate)
-        except OSError:
-            continue
-        if stat.S_ISREG(info.st_mode) and os.access(candidate, os.X_OK):
-            return candidate
-        denied = True
-    if denied:
-        raise PermissionError(13, "permission denied")
-    raise FileNotFoundError("executable file not found in $PATH")
-
-
-def environment(spec: Spec) -> dict[str, str]:
-    home = "/root"
-    if spec["user"]:
-        try:
-            home = pwd.getpwuid(spec["user"]).pw_dir
-        except KeyError:
-            home = "/"
-    return {"PATH": PATH, "HOME": home, "HOSTNAME": spec["hostname"], **spec["env"]}
-
-
-def _limit_capabilities() -> None:
-    """For everything executed from here on; this process itself keeps what it has."""
-    number = 0
-    while number in _KEPT or kernel.drop_capability(number):
-        number += 1
-
-
-def _become(spec: Spec) -> None:
-    """Take the user's identity, with a way back that ends at the exec, which overwrites the saved ids."""
-    user, group = spec["user"] or 0, spec["group"]
-    if group is None:
-        group = _primary_group(user) if user else 0
-    os.setgroups(spec["groups"])
-    os.setresgid(group, group, 0)
-    os.setresuid(user, user, 0)
-
-
-def _primary_group(user: int) -> int:
-    try:
-        return pwd.getpwuid(user).pw_gid
-    except KeyError:
-        return 0

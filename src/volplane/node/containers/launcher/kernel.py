@@ -1,8 +1,9 @@
-"""The kernel's calls for namespaces and mounts, as functions that raise OSError."""
+"""The kernel's calls for namespaces, mounts, paths and privileges, as functions that raise OSError."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -14,10 +15,19 @@ MS_REC, MS_PRIVATE, MS_SLAVE = 16384, 1 << 18, 1 << 19
 MNT_DETACH = 2
 
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
-MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NODEV = 1, 4
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 2, 4, 8, 16
+PROC_MAGIC, DEVPTS_MAGIC = 0x9FA0, 0x1CD1  # what statfs says of a file on these
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 15, 24, 36
-_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same on every architecture
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 15, 22, 24
+_PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
+_PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 4, 2
+_CAPABILITY_VERSION_3 = 0x20080522
+_MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
+# The same on every architecture.
+_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
+_CLOSE_RANGE, _OPENAT2, _MOUNT_SETATTR = 436, 437, 442
+_FSCONFIG_CMD_CREATE, _CLOSE_RANGE_CLOEXEC = 6, 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -34,6 +44,16 @@ def mount(source: str, target: str, fstype: str, flags: int = 0, data: str = "")
     path = os.fsencode(target)
     given = os.fsencode(data) or None
     _check(_libc.mount(source.encode(), path, fstype.encode() or None, ctypes.c_ulong(flags), given), target)
+
+
+def mount_apart(fstype: str) -> int:
+    """A file system of that kind that is mounted nowhere: nobody else can reach it by a name."""
+    made = _check(_libc.syscall(_FSOPEN, fstype.encode(), ctypes.c_uint(1)), fstype)
+    try:
+        _check(_libc.syscall(_FSCONFIG, made, ctypes.c_uint(_FSCONFIG_CMD_CREATE), None, None, 0), fstype)
+        return _check(_libc.syscall(_FSMOUNT, made, ctypes.c_uint(1), ctypes.c_uint(0)), fstype)
+    finally:
+        os.close(made)
 
 
 def umount(target: str) -> None:
@@ -59,16 +79,55 @@ def copy_tree(path: str, *, recursive: bool) -> int:
 
 
 def attach_tree(tree: int, target: str) -> None:
-    _check(_libc.syscall(_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), ctypes.c_uint(4)), target)
+    flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH)
+    _check(_libc.syscall(_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), flags), target)
+
+
+def attach_tree_at(tree: int, target: int) -> None:
+    """Mount the tree on the very file or directory that `target` is open on; no name is looked up."""
+    flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+    _check(_libc.syscall(_MOVE_MOUNT, tree, b"", target, b"", flags))
 
 
 def change_mount(
-    path: str, *, tree: int = AT_FDCWD, readonly: bool = False, propagation: int = 0, recursive: bool = False
+    path: str,
+    *,
+    tree: int = AT_FDCWD,
+    readonly: bool = False,
+    nodev: bool = False,
+    propagation: int = 0,
+    recursive: bool = False,
 ) -> None:
     flags = ctypes.c_uint((0 if path else AT_EMPTY_PATH) | (AT_RECURSIVE if recursive else 0))
-    wanted = struct.pack("=4Q", MOUNT_ATTR_RDONLY if readonly else 0, 0, propagation, 0)
+    attributes = (MOUNT_ATTR_RDONLY if readonly else 0) | (MOUNT_ATTR_NODEV if nodev else 0)
+    wanted = struct.pack("=4Q", attributes, 0, propagation, 0)
     size = ctypes.c_size_t(len(wanted))
     _check(_libc.syscall(_MOUNT_SETATTR, tree, os.fsencode(path), flags, wanted, size), path)
+
+
+def open_at(directory: int, path: str, flags: int, resolve: int, mode: int = 0) -> int:
+    """openat2: `resolve` says which links are followed and where the walk ends."""
+    how = struct.pack("=3Q", flags | os.O_CLOEXEC, mode, resolve)
+    size = ctypes.c_size_t(len(how))
+    while True:
+        result = _libc.syscall(_OPENAT2, directory, os.fsencode(path), how, size)
+        # EAGAIN: somebody renamed a directory during the walk.
+        if result >= 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR):
+            return _check(result, path)
+
+
+def file_system(descriptor: int) -> int:
+    """The magic number of the file system that an open file lies on."""
+    space = ctypes.create_string_buffer(256)
+    _check(_libc.fstatfs(descriptor, space))
+    (magic,) = struct.unpack_from("@l", space)
+    return int(magic)
+
+
+def close_on_exec(first: int) -> None:
+    """Let nothing that is executed from here on have this or any higher descriptor."""
+    flags = ctypes.c_uint(_CLOSE_RANGE_CLOEXEC)
+    _check(_libc.syscall(_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(0xFFFFFFFF), flags))
 
 
 def die_with_parent() -> None:
@@ -104,7 +163,44 @@ BOOT = _boot_id()
 
 def drop_capability(number: int) -> bool:
     """Take it from all that will be executed from here on; False if the kernel knows no such capability."""
-    return int(_libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)) == 0
+    if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
+        return True
+    if ctypes.get_errno() != errno.EINVAL:
+        _check(-1, "capability bounding set")
+    return False
+
+
+def capabilities() -> int:
+    """Those that this process may use, as a mask."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    data = ctypes.create_string_buffer(24)
+    _check(_libc.capget(header, data), "capget")
+    low, high = struct.unpack_from("=4xI8xI", data)
+    return int(low | high << 32)
+
+
+def set_capabilities(mask: int) -> None:
+    """Let this process have these, none that is passed on by inheritance, and no other."""
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    data = struct.pack("=6I", low, low, 0, high, high, 0)  # effective, permitted, inheritable; twice 32 bits
+    _check(_libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), data), "capset")
+    _check(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient capabilities")
+
+
+def forbid_new_privileges() -> None:
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def filter_calls(program: bytes) -> None:
+    """Install a seccomp filter: an array of struct sock_filter, eight bytes each."""
+    code = ctypes.create_string_buffer(program, len(program))
+    given = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
+    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, given, 0, 0), "seccomp")
+
+
+def hide_memory() -> None:
+    """Let nobody without CAP_SYS_PTRACE trace this process or open what /proc shows of it."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def set_hostname(name: str) -> None:

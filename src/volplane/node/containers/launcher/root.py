@@ -4,19 +4,27 @@ Two rules keep other people's volumes free. The container's mount namespace is a
 made once when the launcher starts, so it never holds a mount of another container, not even for a moment. And
 the volumes come in as copies taken in the machine's namespace: a copy stays a peer of its source, so that a
 driver's mounts below a `rshared` directory appear on the machine.
+
+Between the machine's root and the container's own layer lies a third one, made once as well: the cover, which
+hides the data directory, what is temporary, and the machine's secrets.
+
+There is not always a device cgroup, so it is the mounts that keep a container from the machine's disks: its
+root and its volumes have no devices (`nodev`), and only /dev has, where a container that may make device nodes
+cannot write.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import Any
+from collections.abc import Sequence
 
-from . import kernel
+from . import kernel, paths
+from .failures import MOUNT, NOT_NAMESPACED, NOT_SHARED, ON_PROC, SYSCTL, Failure, Progress
+from .spec import Spec, mounts_of
 
-Spec = dict[str, Any]
-
-WORK = "/proc"  # exists in every root, and nothing is mounted on it in the empty namespace
+# Both exist in every root, and nothing is mounted on them in the empty namespace.
+WORK, COVER = "/proc", "/sys"
 # Parts of the system that some machines keep on file systems of their own. Only these: any other mount may be
 # a volume of somebody's, and holding it here would keep its disk busy.
 SYSTEM = (
@@ -24,6 +32,16 @@ SYSTEM = (
     "/home", "/root", "/var", "/nix", "/nix/store",
 )  # fmt: skip
 _EMPTY_IN_CONTAINER = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/run": 0o755}
+# Keys, passwords and other people's files: of these a container sees an empty file or directory, or nothing.
+SECRETS = (
+    "/root", "/home",
+    "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd",
+    "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private", "/etc/pki/tls/private",
+    "/etc/letsencrypt", "/etc/krb5.keytab", "/etc/wireguard", "/etc/NetworkManager/system-connections",
+    "/etc/kubernetes", "/etc/rancher", "/etc/cni/net.d", "/etc/docker", "/etc/containerd",
+    "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/rancher", "/var/lib/docker", "/var/lib/containerd",
+    "/var/backups", "/var/spool/cron", "/var/lib/systemd/credential.secret", "/etc/credstore",
+)  # fmt: skip
 
 _NODES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {
@@ -35,19 +53,40 @@ _LINKS = {
 }
 _SAFE = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 _READONLY_PROC = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_IPC_SYSCTLS = tuple(
+    f"kernel/{name}"
+    for name in ("msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced")
+)
 _HIDDEN_PROC = ("/proc/kcore", "/proc/keys", "/proc/timer_list")
 
 
+class Cover:
+    """A layer between the machine's root and a container's: what it hides, it hides from every container."""
+
+    def __init__(self, directory: str, layers: list[str], exposed: list[str]) -> None:
+        self.directory = directory  # a subdirectory for each layer, by number
+        self.layers = layers  # what of the system gets an overlay of its own: "/", and parts of SYSTEM
+        self.exposed = exposed  # directories inside hidden ones that are seen nevertheless, read-only
+
+
 class Layout:
-    """What `prepare` found: the namespace to copy, and which parts of the system are mounts of their own."""
+    """What `prepare` made: the namespace to copy, and the covers with and without the machine's secrets."""
 
-    def __init__(self, namespace: int, system: list[str]) -> None:
+    def __init__(self, namespace: int, with_secrets: Cover | None, without: Cover | None) -> None:
         self.namespace = namespace
-        self.system = system
+        self._with_secrets, self._without = with_secrets, without
+
+    def cover(self, *, secrets: bool) -> Cover:
+        cover = self._with_secrets if secrets else self._without
+        assert cover is not None  # who could not prepare a layout starts no container
+        return cover
 
 
-def prepare() -> Layout:
-    """Make the almost empty namespace, and come back to the machine's."""
+def prepare(hidden: Sequence[str], exposed: Sequence[str]) -> Layout:
+    """Make the almost empty namespace, and come back to the machine's.
+
+    `hidden` is seen by no container; `exposed` is seen although it may lie where the machine's secrets do.
+    """
     me = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)  # /proc is out of reach in between
     home = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me)
     system = [path for path in SYSTEM if os.path.ismount(path)]
@@ -59,23 +98,100 @@ def prepare() -> Layout:
             kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
             kernel.attach_tree(tree, WORK + path)
         _enter(WORK)
-        return Layout(os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me), system)
+        kernel.mount("tmpfs", COVER, "tmpfs", data="mode=755")
+        empty = {**dict.fromkeys(hidden), **_EMPTY_IN_CONTAINER}
+        secrets = {**{os.path.realpath(path): None for path in SECRETS}, **empty}
+        layout = Layout(
+            os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me),
+            _make_cover("with-secrets", system, empty, ()),
+            _make_cover("without", system, secrets, exposed),
+        )
+        kernel.change_mount(COVER, readonly=True)
+        return layout
     finally:
         kernel.setns(home, kernel.CLONE_NEWNS)
         for descriptor in (me, home, *trees.values()):
             os.close(descriptor)
 
 
+def _make_cover(
+    name: str, system: Sequence[str], hidden: dict[str, int | None], exposed: Sequence[str]
+) -> Cover:
+    outermost = _outermost(hidden)
+    layers = ["/", *(path for path in system if not _is_inside(path, outermost))]
+    directory = f"{COVER}/{name}"
+    for number in range(len(layers)):
+        os.makedirs(f"{directory}/{number}")
+    cover = Cover(directory, layers, [])
+    for path in outermost:
+        _hide(cover, path, hidden[path])
+    for path in _outermost(dict.fromkeys(exposed)):
+        if _is_inside(path, outermost) and path not in outermost and os.path.isdir(path):
+            _make_parents(cover, path)
+            os.makedirs(_above(cover, path), exist_ok=True)
+            cover.exposed.append(path)
+    return cover
+
+
+def _outermost(paths: dict[str, int | None]) -> list[str]:
+    """Without those that lie inside another one."""
+    chosen: list[str] = []
+    for path in sorted(paths):
+        if not _is_inside(path, chosen):
+            chosen.append(path)
+    return chosen
+
+
+def _is_inside(path: str, others: Sequence[str]) -> bool:
+    return any(path == other or path.startswith(other + "/") for other in others)
+
+
+def _above(cover: Cover, path: str) -> str:
+    """Where in the cover the path lies."""
+    layer = max((p for p in cover.layers if p == "/" or path.startswith(p + "/")), key=len)
+    return f"{cover.directory}/{cover.layers.index(layer)}{path.removeprefix(layer.rstrip('/'))}"
+
+
+def _make_parents(cover: Cover, path: str) -> None:
+    """The directories around it, as the machine has them."""
+    outer = os.path.dirname(path)
+    place = _above(cover, outer) if outer not in cover.layers else ""
+    if place and not os.path.isdir(place):
+        _make_parents(cover, outer)
+        os.mkdir(place)
+        _copy_mode(outer, place)
+
+
+def _copy_mode(source: str, target: str) -> None:
+    info = os.stat(source)
+    os.chown(target, info.st_uid, info.st_gid)
+    os.chmod(target, stat.S_IMODE(info.st_mode))
+
+
+def _hide(cover: Cover, path: str, mode: int | None) -> None:
+    """Let something empty take the place of the machine's; what is not there yet stays away if it comes."""
+    outer = os.path.dirname(path)
+    if os.path.realpath(path) != path or not os.path.isdir(outer):
+        return  # only a link to somewhere else, or in no directory
+    _make_parents(cover, path)
+    place = _above(cover, path)
+    if os.path.isdir(path):
+        os.mkdir(place)
+        _copy_mode(path, place)
+        os.setxattr(place, "trusted.overlay.opaque", b"y")
+    elif os.path.exists(path):
+        os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        _copy_mode(path, place)
+    else:
+        os.mknod(place, stat.S_IFCHR, 0)  # what overlays take for "not there"
+        return
+    if mode is not None:
+        os.chmod(place, mode)
+
+
 def copy_sources(spec: Spec) -> list[int]:
-    """Copies of all that will be mounted, in the order of `_mounts`; taken in the machine's namespace."""
-    return [_copy(mount) for mount in _mounts(spec)]
-
-
-def _mounts(spec: Spec) -> list[Spec]:
-    """Outer ones first."""
-    devices = [{**device, "device": True} for device in spec["devices"]]
-    own = [{"source": "/dev", "target": "/dev", "propagation": "rslave"}] if spec["privileged"] else []
-    return own + sorted([*devices, *spec["mounts"]], key=lambda mount: str(mount["target"]))
+    """Copies of all that will be mounted, in the order of `mounts_of`; taken in the machine's namespace."""
+    return [_copy(mount) for mount in mounts_of(spec)]
 
 
 def _copy(mount: Spec) -> int:
@@ -86,57 +202,37 @@ def _copy(mount: Spec) -> int:
         raise OSError(error.errno, text) from error
 
 
-def build(layout: Layout, cover: list[str]) -> None:
-    """Go from the empty namespace's copy into a root of our own: nothing of the old one remains."""
+def build(cover: Cover, *, nodev: bool) -> list[int]:
+    """Go from the empty namespace's copy into a root of our own: nothing of the old one remains.
+
+    Answers descriptors of its mounts, by which they can be changed whatever is mounted over them.
+    """
     kernel.mount("tmpfs", WORK, "tmpfs", data="mode=755")
-    layers = {path: f"{WORK}/{number}" for number, path in enumerate(["/", *layout.system])}
-    for base in layers.values():
-        for part in ("upper", "work"):
-            os.makedirs(f"{base}/{part}")
-    for path, mode in _outermost({**dict.fromkeys(cover, 0o755), **_EMPTY_IN_CONTAINER}):
-        _hide(layers, path, mode)
     root = f"{WORK}/root"
     os.mkdir(root)
-    for path, base in layers.items():
-        _overlay(path, base, root)
+    for number, path in enumerate(cover.layers):
+        _overlay(path, f"{cover.directory}/{number}", f"{WORK}/{number}", root, nodev=nodev)
+    for path in cover.exposed:
+        _show(path, root + path)
     _enter(root)
+    return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in cover.layers]
 
 
-def _overlay(path: str, base: str, root: str) -> None:
-    if os.path.isdir(path):
-        data = f"lowerdir={path},upperdir={base}/upper,workdir={base}/work"
-        kernel.mount("overlay", root + path, "overlay", data=data)
-    else:
-        tree = kernel.copy_tree(path, recursive=False)
-        kernel.change_mount("", tree=tree, readonly=True)
-        kernel.attach_tree(tree, root + path)
-        os.close(tree)
+def _overlay(path: str, cover: str, base: str, root: str, *, nodev: bool) -> None:
+    if not os.path.isdir(path):
+        return _show(path, root + path)
+    os.mkdir(base)
+    os.mkdir(f"{base}/upper")
+    os.mkdir(f"{base}/work")
+    data = f"lowerdir={cover}:{path},upperdir={base}/upper,workdir={base}/work"
+    kernel.mount("overlay", root + path, "overlay", kernel.MS_NODEV if nodev else 0, data)
 
 
-def _outermost(paths: dict[str, int]) -> list[tuple[str, int]]:
-    """Without those that lie inside another one."""
-    chosen: list[tuple[str, int]] = []
-    for path in sorted(paths):
-        if not any(path == other or path.startswith(other + "/") for other, _ in chosen):
-            chosen.append((path, paths[path]))
-    return chosen
-
-
-def _hide(layers: dict[str, str], path: str, mode: int) -> None:
-    """Let an empty directory of our layer take the place of the machine's."""
-    if os.path.realpath(path) != path or not os.path.isdir(path):
-        return  # not there, or only a link to somewhere else
-    layer = max((p for p in layers if p == "/" or path.startswith(p + "/")), key=len)
-    lower, upper = layer.rstrip("/"), f"{layers[layer]}/upper"
-    for name in path[len(lower) + 1 :].split("/"):
-        lower, upper = f"{lower}/{name}", f"{upper}/{name}"
-        if not os.path.isdir(upper):
-            os.mkdir(upper)
-            info = os.stat(lower)
-            os.chown(upper, info.st_uid, info.st_gid)
-            os.chmod(upper, stat.S_IMODE(info.st_mode))
-    os.chmod(upper, mode)
-    os.setxattr(upper, "trusted.overlay.opaque", b"y")
+def _show(path: str, target: str) -> None:
+    tree = kernel.copy_tree(path, recursive=False)
+    kernel.change_mount("", tree=tree, readonly=True)
+    kernel.attach_tree(tree, target)
+    os.close(tree)
 
 
 def _enter(root: str) -> None:
@@ -146,13 +242,38 @@ def _enter(root: str) -> None:
     os.chdir("/")
 
 
-def furnish(*, privileged: bool) -> None:
+class Handles:
+    """Descriptors of mounts that every container has, taken before a volume can cover them."""
+
+    def __init__(self, layers: list[int]) -> None:
+        self.layers, self.proc, self.dev = layers, -1, -1
+
+    def close(self) -> None:
+        for descriptor in (*self.layers, self.proc, self.dev):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def furnish(handles: Handles, *, privileged: bool, masked: bool = True) -> None:
     """What every container has. The caller is inside the container's pid namespace."""
     kernel.mount("proc", "/proc", "proc", _SAFE)
+    handles.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     kernel.mount("sysfs", "/sys", "sysfs", _SAFE | (0 if privileged else kernel.MS_RDONLY))
     if not privileged:  # those get the machine's /dev as a volume
         _make_dev()
-        _guard_proc()
+        handles.dev = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        _guard_proc(masked=masked)
+
+
+def make_readonly(handles: Handles) -> None:
+    """The root, but not the volumes in it."""
+    for layer in handles.layers:
+        kernel.change_mount("", tree=layer, readonly=True)
+
+
+def lock_dev(handles: Handles) -> None:
+    """No device node can be made where one could be used; those that are there can be used as before."""
+    kernel.change_mount("", tree=handles.dev, readonly=True)
 
 
 def renew_sys() -> None:
@@ -161,9 +282,41 @@ def renew_sys() -> None:
     kernel.mount("sysfs", "/sys", "sysfs", _SAFE | kernel.MS_RDONLY)
 
 
-def place_volumes(spec: Spec, trees: list[int]) -> None:
-    for mount, tree in zip(_mounts(spec), trees, strict=True):
-        _place(mount, tree)
+def set_sysctls(spec: Spec, progress: Progress) -> None:
+    """Only those of the container's own namespaces: any other one would change the machine.
+
+    /proc/sys may be read-only by now, but not when it is mounted once more.
+    """
+    if not spec["sysctls"]:
+        return
+    progress.reach(SYSCTL)
+    own = kernel.mount_apart("proc")
+    try:
+        for index, (name, value) in enumerate(spec["sysctls"].items()):
+            progress.reach(SYSCTL, index)
+            place = name if "/" in name else name.replace(".", "/")
+            if not _is_namespaced(spec, place):
+                raise Failure(NOT_NAMESPACED)
+            resolve = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
+            file = kernel.open_at(own, f"sys/{place}", os.O_WRONLY | os.O_NONBLOCK, resolve)
+            try:
+                os.write(file, value.encode())
+            finally:
+                os.close(file)
+    finally:
+        os.close(own)
+
+
+def _is_namespaced(spec: Spec, place: str) -> bool:
+    if place.startswith("net/"):
+        return bool(spec["network"])
+    return not spec["host_ipc"] and (place in _IPC_SYSCTLS or place.startswith("fs/mqueue/"))
+
+
+def place_volumes(spec: Spec, trees: list[int], handles: Handles, progress: Progress) -> None:
+    for index, (mount, tree) in enumerate(zip(mounts_of(spec), trees, strict=True)):
+        progress.reach(MOUNT, index)
+        _place(mount, tree, handles.proc, nodev=not spec["privileged"])
         os.close(tree)
 
 
@@ -181,11 +334,15 @@ def _make_dev() -> None:
     kernel.mount("shm", "/dev/shm", "tmpfs", _SAFE, "mode=1777,size=64m")
 
 
-def _guard_proc() -> None:
-    """Settings of the whole machine are not a container's to change."""
+def _guard_proc(*, masked: bool) -> None:
+    """Settings of the whole machine are not a container's to change.
+
+    Not even one's whose /proc is not masked: without a user namespace its root is the machine's, and could
+    name the program that the kernel runs for a crash.
+    """
     for path in _READONLY_PROC:
         _bind(path, path, readonly=True)
-    for path in _HIDDEN_PROC:
+    for path in _HIDDEN_PROC if masked else ():
         _bind("/dev/null", path)
 
 
@@ -199,37 +356,48 @@ def _bind(source: str, target: str, *, readonly: bool = False) -> None:
     os.close(tree)
 
 
-def _place(mount: Spec, tree: int) -> None:
-    target, propagation = mount["target"], mount.get("propagation", "private")
+def _place(mount: Spec, tree: int, proc: int, *, nodev: bool) -> None:
+    propagation = mount.get("propagation", "private")
     if mount.get("readonly"):
         kernel.change_mount("", tree=tree, readonly=True, recursive=bool(mount.get("recursive")))
-    if propagation != "rshared":
-        kernel.change_mount("", tree=tree, propagation=kernel.MS_SLAVE, recursive=True)
-    _make_target(target, directory=stat.S_ISDIR(os.fstat(tree).st_mode))
-    kernel.attach_tree(tree, target)
-    below = _mounts_at(target)
-    if propagation == "rshared" and "shared:" not in below[0]:
-        raise OSError(f"{mount['source']} is not on a shared mount, so mounts cannot propagate from {target}")
+    kernel.change_mount(
+        "",
+        tree=tree,
+        nodev=nodev and "device" not in mount,
+        propagation=0 if propagation == "rshared" else kernel.MS_SLAVE,
+        recursive=True,
+    )
+    target = paths.make(mount["target"], directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+    try:
+        if kernel.file_system(target) == kernel.PROC_MAGIC:
+            raise Failure(ON_PROC)
+        kernel.attach_tree_at(tree, target)
+    finally:
+        os.close(target)
+    shared, alone = _examine(tree, proc)
+    if propagation == "rshared" and not shared:
+        raise Failure(NOT_SHARED)
     # A tree that brought other mounts along stays a follower of the machine's: were it private, it would keep
     # a volume mounted, and its disk busy, after the machine has unmounted it.
-    if propagation == "private" and len(below) == 1:
-        kernel.change_mount(target, propagation=kernel.MS_PRIVATE)
+    if propagation == "private" and alone:
+        kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
 
 
-def _make_target(target: str, *, directory: bool) -> None:
-    if os.path.lexists(target):
-        return
-    os.makedirs(target if directory else os.path.dirname(target), mode=0o755, exist_ok=True)
-    if not directory:
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+def _examine(tree: int, proc: int) -> tuple[bool, bool]:
+    """Whether a mount is shared, and whether nothing is mounted below it; as our own mount table has it."""
+    (number,) = [
+        line.split()[1] for line in _read(proc, f"self/fdinfo/{tree}").splitlines() if line.startswith(b"mnt_id:")
+    ]
+    shared, alone = False, True
+    for line in _read(proc, "self/mountinfo").splitlines():
+        mount, parent = line.split(b" ", 2)[:2]
+        if mount == number:
+            shared = b" shared:" in line.partition(b" - ")[0]
+        elif parent == number:
+            alone = False
+    return shared, alone
 
 
-def _mounts_at(target: str) -> list[str]:
-    """The lines of our own mount table for the newest mount at `target`, and for those below it."""
-    path = os.path.realpath(target)
-    for letter in "\\ \t\n":
-        path = path.replace(letter, f"\\{ord(letter):03o}")
-    with open("/proc/self/mountinfo", errors="surrogateescape") as file:
-        lines = [(line.split(" ", 5)[4], line) for line in file]
-    at = [line for place, line in lines if place == path][-1:]
-    return at + [line for place, line in lines if place.startswith(path.rstrip("/") + "/")]
+def _read(directory: int, path: str) -> bytes:
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory), "rb", buffering=0) as file:
+        return file.read()

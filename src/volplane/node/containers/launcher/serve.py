@@ -12,12 +12,10 @@ import os
 import select
 import signal
 import socket
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import enter, kernel, root, shim
+from . import enter, kernel, root, seal, shim
 from .root import Layout
 
 _LONGEST = 128 << 10
@@ -29,27 +27,29 @@ _QUIET = (
 Work = Callable[[], None]
 
 
-def main(descriptor: int, cover: list[str]) -> None:
+def main(descriptor: int, hidden: list[str], exposed: list[str]) -> None:
+    """`hidden` and `exposed` are paths of this machine; see `root.prepare`."""
     kernel.set_title("volplane-launcher")
-    layout, problem = _prepare()
+    layout, problem = _prepare(hidden, exposed)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for a shim, so the kernel buries them
+    seal.seal_imports()
     gc.disable()
     gc.freeze()  # forks share these pages as long as nobody writes to them
     requests = socket.socket(fileno=descriptor)
     requests.set_inheritable(False)
-    Launcher(requests, layout, problem, cover).run()
+    Launcher(requests, layout, problem).run()
 
 
-def _prepare() -> tuple[Layout, str]:
+def _prepare(hidden: list[str], exposed: list[str]) -> tuple[Layout, str]:
     try:
-        return root.prepare(), ""
+        return root.prepare(hidden, exposed), ""
     except OSError as error:
-        return Layout(-1, []), f"cannot set up namespaces: {error}"
+        return Layout(-1, None, None), f"cannot set up namespaces: {error}"
 
 
 class Launcher:
-    def __init__(self, requests: socket.socket, layout: Layout, problem: str, cover: list[str]) -> None:
-        self.requests, self.layout, self.problem, self.cover = requests, layout, problem, cover
+    def __init__(self, requests: socket.socket, layout: Layout, problem: str) -> None:
+        self.requests, self.layout, self.problem = requests, layout, problem
         self.ready: socket.socket | None = None  # the way to the container made in advance
         self.poll = select.poll()
         self.poll.register(requests, select.POLLIN)
@@ -58,7 +58,9 @@ class Launcher:
         while True:
             while self.ready is None and not self.problem and not self.poll.poll(_QUIET):
                 self._make_ready()
-            text, descriptors, _, _ = socket.recv_fds(self.requests, _LONGEST, _MOST)
+            text, descriptors, _, _ = socket.recv_fds(
+                self.requests, _LONGEST, _MOST, socket.MSG_CMSG_CLOEXEC
+            )
             if not text:
                 return  # the node role has ended; the containers go on without us
             request = json.loads(text)
@@ -69,7 +71,7 @@ class Launcher:
 
     def _make_ready(self) -> None:
         self.ready, theirs = socket.socketpair()  # set first: the fork closes it, or it would wait for itself
-        self._fork(lambda: shim.stand_by(theirs, self.layout, self.cover))
+        self._fork(lambda: shim.stand_by(theirs, self.layout))
         theirs.close()
 
     def _hand_over(self, text: bytes, descriptors: list[int]) -> bool:
@@ -88,7 +90,7 @@ class Launcher:
         if self.problem:
             raise OSError(self.problem)
         if request["op"] == "start":
-            shim.run(request, descriptors, self.layout, self.cover)
+            shim.run(request, descriptors, self.layout)
         else:
             enter.run(request, socket.socket(fileno=descriptors[0]), descriptors[1:])
 
@@ -105,8 +107,7 @@ def _end_with(work: Work, reply: int) -> NoReturn:
     try:
         work()
     except BaseException as error:
-        traceback.print_exc()
-        sys.stderr.flush()
+        seal.note(error)
         if reply >= 0:
             shim.refuse(socket.socket(fileno=reply), error)
     os._exit(0)

@@ -1,9 +1,10 @@
 """The one who stays: writes a container's log, its pid and its exit code, and outlives everybody else.
 
-The order makes adoption safe. From the first file on, the directory is locked; if the node role has gone by
-the time that everything is ready, it is as if nobody had asked. Otherwise the pid file is written and the
-command runs. So whoever starts next finds every container that ever ran, if it waits for locked directories
-without a pid file, and nothing else.
+The order makes adoption safe. From the first file on, the directory is locked, and that file, `start.json`,
+says who is at work. When pid 1 has made the container it asks whether it is still wanted: if the node role has
+gone by then, or has given the start up, it is as if nobody had asked. Otherwise `container.json` is written and
+the command runs. So whoever starts next finds every container that ever ran, and every start that came to no
+end, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,36 +20,44 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from . import inside, kernel, root, streams, visitors
+from . import failures, inside, kernel, root, streams, visitors
 from .log import Log, stamp
-from .root import Layout, Spec
+from .root import Layout
+from .spec import Spec
 from .streams import Streams
 from .visitors import Visitors
 
+_KILLED_IN_SETUP = {
+    "stage": "setup",
+    "code": failures.KILLED,
+    "message": "the container's first process was killed while it made the container",
+}
+_SETTLED = 1000  # milliseconds without a word after which a container is taken for one that stays
 _CHUNK = 32 << 10  # fits into a packet to a visitor
 
 
-def stand_by(orders: socket.socket, layout: Layout, cover: list[str]) -> None:
+def stand_by(orders: socket.socket, layout: Layout) -> None:
     """Make a container ready, and wait for the request that needs it. Runs in a fork of the launcher."""
-    shim = Shim(layout, cover, host_pid=False)
+    shim = Shim(layout, host_pid=False)
     kernel.set_title("volplane-shim ready")
     json.loads(
         json.dumps({**shim.described, "started_at": stamp()})
     )  # a rehearsal: makes our own copy of the pages
-    text, descriptors, _, _ = socket.recv_fds(orders, 128 << 10, 2)
+    text, descriptors, _, _ = socket.recv_fds(orders, 128 << 10, 2, socket.MSG_CMSG_CLOEXEC)
     orders.close()
     if text:  # otherwise the launcher has ended
         _serve(shim, json.loads(text), descriptors)
 
 
-def run(request: dict[str, Any], descriptors: list[int], layout: Layout, cover: list[str]) -> None:
+def run(request: dict[str, Any], descriptors: list[int], layout: Layout) -> None:
     """Make a container and run it. Runs in a fork of the launcher."""
-    shim = Shim(layout, cover, plain=request["plain"], host_pid=request["host_pid"])
+    shim = Shim(layout, plain=request["plain"], host_pid=request["host_pid"])
     _serve(shim, request, descriptors)
 
 
 def _serve(shim: Shim, request: dict[str, Any], descriptors: list[int]) -> None:
     reply = socket.socket(fileno=descriptors[0])
+    answer(reply, {"begun": shim.described})  # first of all: whatever holds us up from here on, we can be ended
     with open(descriptors[1], "rb") as file:
         spec = json.loads(file.read())
     try:
@@ -70,7 +79,7 @@ def refuse(reply: socket.socket, error: BaseException) -> None:
 class Shim:
     """From its creation on there is a pid 1 in new namespaces, which furnishes them meanwhile."""
 
-    def __init__(self, layout: Layout, cover: list[str], *, plain: bool = True, host_pid: bool) -> None:
+    def __init__(self, layout: Layout, *, plain: bool = True, host_pid: bool) -> None:
         os.setsid()
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -85,7 +94,7 @@ class Shim:
         self.pid = os.fork()
         if self.pid == 0:
             inside.keep_only((0, 1, 2, theirs.fileno(), reporting, layout.namespace))
-            inside.run(layout, cover, theirs, reporting, plain=plain)
+            inside.run(layout, theirs, reporting, plain=plain)
         theirs.close()
         os.close(reporting)
         os.close(layout.namespace)
@@ -94,24 +103,31 @@ class Shim:
     def serve(self, directory: str, spec: Spec, reply: socket.socket) -> None:
         kernel.set_title(f"volplane-shim {spec['id']}")
         _take(directory)
+        put_whole(f"{directory}/start.json", self.described)
         log = Log(spec["log_path"])
         trees = [*_network(spec), *root.copy_sources(spec)]
         self._join_cgroups(spec["cgroups"])
-        if _gone(reply):
-            self._give_up(directory)
-            return
         door = visitors.open_door(directory) if spec["stdin"] or spec["tty"] else None
-        state = {**self.described, "started_at": stamp()}
-        write_whole(f"{directory}/container.json", {**state, "spec": spec})
         ends = Streams(spec)
-        self._tell(spec, ends, trees)
-        failure = self._await_exec()
+        self._order(spec, ends, trees)
+        if not self._await(self.control, reply):
+            self._give_up()
+            return _clear(directory)
+        if self._read_control() != inside.READY:  # closed: there is no container, and its report says why
+            _clear(directory)
+            return answer(reply, self._read_report(spec) or _KILLED_IN_SETUP)
+        state = {**self.described, "started_at": stamp()}
+        put_whole(f"{directory}/container.json", {**state, "spec": spec})
+        failure = self._let_run(spec, reply)
         if failure:
             log.write("stderr", failure["message"].encode() + b"\n")
         answer(reply, failure or state)
         if not failure:
             reply.close()
-        code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None)
+            ends.take_terminal(spec)
+        keep = partial(make_durable, f"{directory}/container.json")
+        code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None, keep)
+        keep()
         result = {
             "code": failure.get("code", code),
             "message": failure.get("message", ""),
@@ -119,11 +135,47 @@ class Shim:
         }
         write_whole(f"{directory}/exit.json", result)
 
-    def _give_up(self, directory: str) -> None:
+    def _await(self, source: int | socket.socket, reply: socket.socket) -> bool:
+        """Wait for a word of pid 1, or for its end; False if nobody wants the container any more."""
+        poll = select.poll()
+        poll.register(source, select.POLLIN)
+        poll.register(reply, select.POLLRDHUP)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if reply.fileno() in ready:
+                return False
+            if ready:
+                return True
+
+    def _read_control(self) -> bytes:
+        try:
+            return self.control.recv(1)
+        except ConnectionResetError:
+            return b""
+
+    def _let_run(self, spec: Spec, reply: socket.socket) -> dict[str, Any]:
+        """Give the go-ahead; empty as soon as the command runs, else what went wrong."""
+        with suppress(OSError):  # it was killed; that is seen as its end
+            self.control.sendall(inside.GO)
+        self.control.close()
+        if self._await(self.report, reply):
+            return self._read_report(spec)
+        self._give_up()
+        return {"stage": "exec", "code": failures.KILLED, "message": "the start was given up"}
+
+    def _read_report(self, spec: Spec) -> dict[str, Any]:
+        data = os.read(self.report, 4096)
+        os.close(self.report)
+        if not data:
+            return {}
+        code, message = failures.unpack(data, spec, [*spec["command"], *spec["args"]])
+        stage = "exec" if failures.is_about_the_command(data) else "setup"
+        return {"stage": stage, "code": code, "message": message}
+
+    def _give_up(self) -> None:
+        """No instruction of pid 1 comes after this, not even when what it waits for in the kernel comes."""
         os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        with suppress(OSError):
-            os.rmdir(directory)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def _join_cgroups(self, groups: list[str]) -> None:
         for group in groups:
@@ -140,27 +192,21 @@ class Shim:
             "boot": kernel.BOOT,
         }
 
-    def _tell(self, spec: Spec, ends: Streams, trees: list[int]) -> None:
-        """Let pid 1 run the command."""
+    def _order(self, spec: Spec, ends: Streams, trees: list[int]) -> None:
+        """Tell pid 1 what to make and what to run."""
         text = json.dumps(spec).encode()
+        text = inside.LENGTH.pack(len(text)) + text
         with suppress(BrokenPipeError):  # it has failed already; its report says how
             sent = socket.send_fds(self.control, [text], [*ends.given, *trees])
             self.control.sendall(text[sent:])
-        self.control.close()  # the end of the message
         for descriptor in trees:
             os.close(descriptor)
-        ends.handed_over(spec)
+        ends.hand_over()
 
-    def _await_exec(self) -> dict[str, Any]:
-        """Empty as soon as the command runs, else what went wrong."""
-        text = b""
-        while chunk := os.read(self.report, 4096):
-            text += chunk
-        os.close(self.report)
-        failure: dict[str, Any] = json.loads(text) if text else {}
-        return failure
-
-    def _copy_until_exit(self, log: Log, ends: Streams, guests: Visitors | None) -> int:
+    def _copy_until_exit(
+        self, log: Log, ends: Streams, guests: Visitors | None, keep: Callable[[], None]
+    ) -> int:
+        """Its exit code. `keep` is called once, when the start is over and nobody waits for us."""
         poll = guests.poll if guests is not None else select.poll()
         names = {descriptor: name for name, descriptor in ends.outputs.items()}
         end = os.pidfd_open(self.pid)
@@ -173,8 +219,13 @@ class Shim:
                 guests.tell(name, data)
 
         running = True
+        patience: int | None = _SETTLED
         while running:
-            for descriptor, _ in poll.poll():
+            ready = poll.poll(patience)
+            if not ready:
+                keep()
+                patience = None
+            for descriptor, _ in ready:
                 if descriptor == end:
                     running = False
                 elif descriptor not in names:
@@ -186,7 +237,7 @@ class Shim:
                     poll.unregister(descriptor)
         _, status = os.waitpid(self.pid, 0)
         if self.host_pid:
-            _end_orphans()
+            end_children()
         for descriptor, name in names.items():
             _drain(partial(tell, name), descriptor)
         if guests is not None:
@@ -212,10 +263,11 @@ def _take(directory: str) -> None:
         raise FileExistsError("the container exists already")
 
 
-def _gone(peer: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(peer, select.POLLRDHUP)
-    return bool(poll.poll(0))
+def _clear(directory: str) -> None:
+    with suppress(OSError):
+        for entry in os.listdir(directory):
+            os.unlink(f"{directory}/{entry}")
+        os.rmdir(directory)
 
 
 def _drain(tell: Callable[[bytes], None], descriptor: int) -> None:
@@ -225,8 +277,8 @@ def _drain(tell: Callable[[bytes], None], descriptor: int) -> None:
             tell(data)
 
 
-def _end_orphans() -> None:
-    """Without a pid namespace nothing ends what the command has left behind; it has become ours."""
+def end_children() -> None:
+    """Kill all of them, and those that become ours by that; without a pid namespace nobody else does."""
     me = os.getpid()
     while True:
         with open(f"/proc/self/task/{me}/children") as file:
@@ -241,9 +293,35 @@ def _end_orphans() -> None:
 
 
 def write_whole(path: str, content: dict[str, Any]) -> None:
+    """So that readers see all of it or nothing, also after a power cut."""
+    with open(f"{path}.tmp", "wb", opener=_private) as file:
+        file.write(json.dumps(content).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{path}.tmp", path)
+    _sync_directory(path)
+
+
+def put_whole(path: str, content: dict[str, Any]) -> None:
+    """As `write_whole`, but a power cut may lose it: a container does not outlive that either."""
     with open(f"{path}.tmp", "wb", opener=_private) as file:
         file.write(json.dumps(content).encode())
     os.rename(f"{path}.tmp", path)
+
+
+def make_durable(path: str) -> None:
+    """What `put_whole` wrote."""
+    with suppress(OSError), open(path, "rb", buffering=0, opener=_private) as file:
+        os.fsync(file.fileno())
+        _sync_directory(path)
+
+
+def _sync_directory(path: str) -> None:
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _private(path: str, flags: int) -> int:

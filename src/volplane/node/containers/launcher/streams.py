@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 
-from .root import Spec
+from .spec import Spec
 
 
 class Streams:
@@ -24,16 +24,21 @@ class Streams:
         self.outputs = {"stdout": stdout[0], "stderr": stderr[0]}
         self.given = [stdout[1], stderr[1]]
         if spec["stdin"]:
-            given, self.way_in = os.pipe()
-            self.given.append(given)
+            stdin, self.way_in = os.pipe()
+        else:  # the machine's own: what the container has at that place is the container's
+            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.given.insert(0, stdin)
 
-    def handed_over(self, spec: Spec) -> None:
-        """Pid 1 has its ends; take the terminal that it opened."""
+    def hand_over(self) -> None:
+        """Let go of what pid 1 has by now."""
         for descriptor in self.given:
             os.close(descriptor)
+
+    def take_terminal(self, spec: Spec) -> None:
+        """Pid 1 has opened it, or has failed."""
         if self._returning is None:
             return
-        _, terminals, _, _ = socket.recv_fds(self._returning, 64, 1)
+        _, terminals, _, _ = socket.recv_fds(self._returning, 64, 1, socket.MSG_CMSG_CLOEXEC)
         self._returning.close()
         if terminals:  # otherwise it failed, and says how elsewhere
             (self.terminal,) = terminals
@@ -43,7 +48,7 @@ class Streams:
 
 def count(spec: Spec) -> int:
     """How many descriptors pid 1 is given for them."""
-    return 1 if spec["tty"] else 3 if spec["stdin"] else 2
+    return 1 if spec["tty"] else 3
 
 
 def read(descriptor: int, limit: int) -> bytes:

@@ -16,7 +16,7 @@ import termios
 from contextlib import suppress
 
 from .packets import DOOR, END, LONGEST, RESIZE, SIZE, STDERR, STDIN, STDOUT, WELCOME
-from .root import Spec
+from .spec import Spec
 from .streams import Streams
 
 _KEPT = 64 << 10  # bytes of what is said before the one who is expected comes

@@ -1,0 +1,131 @@
+"""A container's command: its environment, its terminal, and its first instruction.
+
+All of it happens after `identity.become`, in the container's root, and looks at the container's files with
+the container's own power.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import stat
+import struct
+import termios
+from contextlib import suppress
+
+from . import kernel, paths
+from .failures import DENIED_IN_PATH, NO_TERMINAL, NOT_IN_PATH, PROGRAM, TERMINAL, Failure, Progress
+from .identity import User
+from .spec import Spec
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SIGNALS = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
+_TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
+_MULTIPLEXER = os.makedev(5, 2)
+
+
+def start(
+    spec: Spec, argv: list[str], user: User, given: list[int], way_out: socket.socket | None, progress: Progress
+) -> int:
+    """Start it in a session of its own with the streams `given`, or with a terminal, and answer its pid.
+
+    Without `way_out` there is no terminal; otherwise our end of it leaves there.
+    """
+    env = environment(spec, user)
+    slave = -1
+    if way_out is not None:
+        progress.reach(TERMINAL)
+        slave = _open_terminal(way_out)
+        env = {"TERM": "xterm", **env}
+    progress.reach(PROGRAM)
+    program = _find(argv[0], env["PATH"])
+    kernel.close_on_exec(3)  # what came over a socket may stay open otherwise
+    if slave >= 0:
+        return _fork_on_terminal(program, argv, env, slave)
+    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(given)]
+    return os.posix_spawn(
+        program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=SIGNALS
+    )
+
+
+def environment(spec: Spec, user: User) -> dict[str, str]:
+    return {"PATH": PATH, "HOME": user.home, "HOSTNAME": spec["hostname"], **spec["env"]}
+
+
+def _find(program: str, path: str) -> str:
+    if "/" in program:
+        return program
+    denied = False
+    for directory in path.split(":"):
+        candidate = f"{directory or '.'}/{program}"
+        try:
+            info = os.stat(candidate)
+        except OSError:
+            continue
+        if stat.S_ISREG(info.st_mode) and os.access(candidate, os.X_OK):
+            return candidate
+        denied = True
+    raise Failure(DENIED_IN_PATH if denied else NOT_IN_PATH)
+
+
+def _open_terminal(way_out: socket.socket) -> int:
+    """A terminal of the container's own; our end goes to who asked for it, theirs is the answer."""
+    master = _open_multiplexer()
+    fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
+    # The other end of this very terminal, not what a name in /dev/pts leads to.
+    slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    socket.send_fds(way_out, [b'{"terminal": true}\n'], [master])
+    os.close(master)
+    return slave
+
+
+def _open_multiplexer() -> int:
+    """The machine's own /dev, which privileged containers have, keeps a usable one beside /dev/pts only."""
+    flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK  # a pipe in its place must not hold us up
+    for path in ("/dev/pts/ptmx", "/dev/ptmx"):
+        with suppress(OSError):
+            place = paths.find(path, links=False)
+            is_one = _is_multiplexer(place)
+            os.close(place)
+            if is_one:
+                master = paths.find(path, flags=flags, links=False)
+                if _is_multiplexer(master):
+                    os.set_blocking(master, True)
+                    return master
+                os.close(master)
+    raise Failure(NO_TERMINAL)
+
+
+def _is_multiplexer(descriptor: int) -> bool:
+    info = os.fstat(descriptor)
+    return stat.S_ISCHR(info.st_mode) and info.st_rdev == _MULTIPLEXER
+
+
+def _fork_on_terminal(program: str, argv: list[str], env: dict[str, str], slave: int) -> int:
+    """As posix_spawn, which knows no way to make a terminal that is already open the controlling one."""
+    report, reporting = os.pipe()  # closed by the exec
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+            for number in range(3):
+                os.dup2(slave, number)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.execve(program, argv, env)
+        except OSError as error:
+            os.write(reporting, struct.pack("i", error.errno or 0))
+        finally:
+            os._exit(127)
+    os.close(reporting)
+    os.close(slave)
+    problem = os.read(report, 4)
+    os.close(report)
+    if problem:
+        os.waitpid(child, 0)
+        raise OSError(*struct.unpack("i", problem), "")
+    return child

@@ -1,0 +1,118 @@
+"""Becoming the container: a process gives up, for good, everything that the container does not have.
+
+It comes before anything that a container's own files decide: which group a user has, where a program lies,
+what a terminal is. Whatever those files hold, then, is read with no more power than the container's.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+from typing import Any
+
+from . import failures, kernel, paths
+
+_NAMES = (
+    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+    "CHECKPOINT_RESTORE",
+)  # fmt: skip
+_BITS = {f"CAP_{name}": 1 << number for number, name in enumerate(_NAMES)}
+MKNOD = _BITS["CAP_MKNOD"]
+_SWITCH = _BITS["CAP_SETUID"] | _BITS["CAP_SETGID"]
+# containers.base has the same in words, and the reason why MKNOD is missing.
+_DEFAULT = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
+    "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
+)  # fmt: skip
+
+_PASSWD = "/etc/passwd"
+_LONGEST_FILE, _LONGEST_LINE = 1 << 20, 4096
+_FIELDS = 7  # name, password, uid, gid, comment, home, shell
+_LARGEST_ID = (1 << 32) - 2
+
+
+class User:
+    """Who runs a container's command, as numbers, and the home directory its passwd file gives."""
+
+    def __init__(self, uid: int, gid: int, groups: list[int], home: str) -> None:
+        self.uid, self.gid, self.groups, self.home = uid, gid, groups, home
+
+
+def become(spec: dict[str, Any]) -> User:
+    """Take the container's capabilities, filter and user. There is no way back: not even a saved id is left.
+
+    Call it in the container's root, after everything that needs the machine's power.
+    """
+    kept = capabilities(spec)
+    early, late = _filters(spec)
+    if early:  # who may gain privileges again needs CAP_SYS_ADMIN to install it
+        kernel.filter_calls(early)
+    for number in range(64):
+        if not kept >> number & 1 and not kernel.drop_capability(number):
+            break  # the kernel knows no more of them
+    kernel.set_capabilities((kept | _SWITCH) & kernel.capabilities())
+    user = find_user(spec)
+    os.setgroups(user.groups)
+    os.setresgid(user.gid, user.gid, user.gid)
+    os.setresuid(user.uid, user.uid, user.uid)  # from root to another user clears all capabilities
+    kernel.set_capabilities(kept & kernel.capabilities())
+    kernel.hide_memory()  # changing the user has set it to what /proc/sys/fs/suid_dumpable says
+    if spec["no_new_privs"]:
+        kernel.forbid_new_privileges()
+    if late:
+        kernel.filter_calls(late)
+    return user
+
+
+def capabilities(spec: dict[str, Any]) -> int:
+    """The mask of what the container may have; of a name that this kernel does not know, nothing."""
+    if spec["privileged"]:
+        return kernel.capabilities()
+    names = _DEFAULT if spec["capabilities"] is None else spec["capabilities"]
+    mask = 0
+    for name in names:
+        mask |= _BITS.get(name, 0)
+    return mask
+
+
+def _filters(spec: dict[str, Any]) -> tuple[bytes, bytes]:
+    """The filter, before or after privileges are given up."""
+    if spec["privileged"] or not spec["seccomp"]:
+        return b"", b""
+    try:
+        program = binascii.a2b_base64(spec["seccomp"])
+    except ValueError:
+        raise failures.Failure(failures.BAD_FILTER) from None
+    if not program or len(program) % 8:
+        raise failures.Failure(failures.BAD_FILTER)
+    return (b"", program) if spec["no_new_privs"] else (program, b"")
+
+
+def find_user(spec: dict[str, Any]) -> User:
+    """Where the spec leaves it open, /etc/passwd says which group a user has and where it is at home."""
+    uid, gid, groups = spec["user"] or 0, spec["group"], list(spec["groups"])
+    if not uid:
+        return User(0, gid or 0, groups, "/root")
+    entry = find_entry(paths.read(_PASSWD, _LONGEST_FILE), uid)
+    if entry is None:
+        return User(uid, gid or 0, groups, "/")
+    return User(uid, entry[0] if gid is None else gid, groups, entry[1])
+
+
+def find_entry(passwd: bytes, uid: int) -> tuple[int, str] | None:
+    """Group and home of the first user with this number.
+
+    Our own, because the C library's would ask /etc/nsswitch.conf, and load a library of the container's.
+    """
+    wanted = str(uid).encode()
+    for line in passwd.split(b"\n"):
+        fields = line.split(b":") if len(line) <= _LONGEST_LINE else []
+        if len(fields) == _FIELDS and fields[2] == wanted and fields[3].isdigit():
+            gid, home = int(fields[3][:20]), fields[5]
+            if gid <= _LARGEST_ID and home.startswith(b"/") and b"\0" not in home:
+                return gid, os.fsdecode(home)
+    return None

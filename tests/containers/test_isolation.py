@@ -95,9 +95,7 @@ def test_system_directories_on_file_systems_of_their_own_are_seen_and_covered_al
     shell = f'{prepare} && exec "$0" -c "$1"'
     argv = ["unshare", "--mount", "sh", "-c", shell, sys.executable, SEPARATE]
     completed = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert completed.stdout == (
-        "['here', '/home:', '', '/opt:', 'data', 'file', '', '/opt/data:'] here\n\n"
-    )
+    assert completed.stdout == ("['here', '/home:', '', '/opt:', 'data', 'file', '', '/opt/data:'] here\n\n")
 
 
 async def test_a_volume_mounted_before_is_neither_seen_nor_held(room: Any, disk: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from volplane.host.processes import start_time
 from volplane.node.containers import records
-from volplane.node.containers.base import ContainerError, ContainerSpec
+from volplane.node.containers.base import ContainerSpec
 from volplane.node.containers.records import Started
 
 
@@ -61,9 +61,26 @@ async def test_a_start_that_was_given_up_is_cleared_away(tmp_path: Path) -> None
     assert not (tmp_path / "c1").exists()
 
 
-async def test_a_start_that_comes_to_no_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_that_comes_to_no_end_is_found_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(records, "PATIENCE", 0.3)
     with starting(tmp_path / "c1"):
-        asked = await waiting(tmp_path)
-        with pytest.raises(ContainerError, match="comes to no end"):
-            await asyncio.wait_for(asked, 60)
+        assert await asyncio.to_thread(records.load_with_starts, str(tmp_path)) == (
+            [],
+            [records.Unfinished(str(tmp_path / "c1"))],
+        )
+        assert (tmp_path / "c1").exists()
+
+
+async def test_a_start_whose_first_process_outlives_its_supervisor_is_not_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PATIENCE", 0.0)
+    me = os.getpid()
+    begun = records.Begun(me, start_time(me), 1, 0, records.boot_id())
+    (tmp_path / "c1").mkdir()
+    (tmp_path / "c1" / "start.json").write_bytes(msgspec.json.encode(begun))
+    found = await asyncio.to_thread(records.load_with_starts, str(tmp_path))
+    assert found == ([], [records.Unfinished(str(tmp_path / "c1"), begun)])
+    assert begun.living == [me]

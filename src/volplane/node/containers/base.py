@@ -165,8 +165,16 @@ class Runtime(Protocol):
         """Run it; a container of this id that exists already is left as it is. Raises StartFailed."""
         ...
 
+    async def starts(self) -> list[str]:
+        """The ids of containers whose start has begun and has come to no end, those given up included."""
+        ...
+
+    async def cancel_start(self, id: str) -> None:
+        """End a start that is under way; afterwards nothing of it is left, or the container exists."""
+        ...
+
     async def stop(self, id: str, grace: float) -> State:
-        """Ask it to end, and after `grace` seconds end it."""
+        """Ask it to end, and after `grace` seconds end it; a start that is under way is cancelled."""
         ...
 
     async def state(self, id: str) -> State | None: ...

@@ -29,8 +29,11 @@ from volplane.node.containers.base import (
 )
 from volplane.node.containers.execs import CannotExec, In, Out, ProcessExec
 from volplane.node.containers.launch import TIMEOUT, Answer, Launcher, Reply
-from volplane.node.containers.records import Record, Started
+from volplane.node.containers.records import Begun, Record, Started, Unfinished
 from volplane.node.containers.visits import Visit
+
+START_TIMEOUT = TIMEOUT  # seconds for a container to be made and its command to run
+LOCKED = 0.5  # seconds between two looks at a start of which only the lock is known
 
 
 class _Container:
@@ -57,6 +60,7 @@ class ProcessRuntime:
         self.launcher = launcher or Launcher(host, cover=[directory, *cover], log=log)
         self._containers: dict[str, _Container] = {}
         self._starting: dict[str, asyncio.Task[State]] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}  # starts given up whose processes are still there
         self._followers: set[asyncio.Task[None]] = set()
         self._adopting = asyncio.Lock()
         self._adopted = False
@@ -69,8 +73,11 @@ class ProcessRuntime:
     async def _adopt(self) -> None:
         async with self._adopting:
             if not self._adopted:
-                for record in await self._host.call(records.load_all, self._directory):
+                found, unfinished = await self._host.call(records.load_with_starts, self._directory)
+                for record in found:
                     self._keep(record)
+                for start in unfinished:
+                    self._give_up(start)
                 self._adopted = True
 
     def _keep(self, record: Record) -> _Container:
@@ -100,17 +107,34 @@ class ProcessRuntime:
         if known := self._containers.get(spec.id):
             return known.state
         task = self._starting.get(spec.id)
-        if task is None:
-            task = asyncio.create_task(self._start(spec), name=f"start {spec.id}")
+        if task is None or task.done():
+            task = asyncio.create_task(self._start_anew(spec), name=f"start {spec.id}")
             self._starting[spec.id] = task
-            task.add_done_callback(lambda done: self._started(spec.id, done))
+            task.add_done_callback(lambda done: self._forget_start(spec.id, done))
         # A caller that is cancelled leaves the start to its end: a container nobody knows of would be worse.
         return await asyncio.shield(task)
 
-    def _started(self, id: str, task: asyncio.Task[State]) -> None:
-        del self._starting[id]
+    def _forget_start(self, id: str, task: asyncio.Task[State]) -> None:
+        if self._starting.get(id) is task:
+            del self._starting[id]
         if not task.cancelled():
             task.exception()  # the callers have it; if they are gone, nobody wants it
+
+    async def _start_anew(self, spec: ContainerSpec) -> State:
+        await self._await_end_of_earlier_start(spec.id)
+        known = self._containers.get(spec.id)
+        return known.state if known is not None else await self._start(spec)
+
+    async def _await_end_of_earlier_start(self, id: str) -> None:
+        ending = self._ending.get(id)
+        if ending is None or ending.done():
+            return
+        await asyncio.wait({ending}, timeout=TIMEOUT)
+        if not ending.done():
+            raise StartFailed(
+                "an earlier start of the container was given up, but its processes have not ended: "
+                "they wait in the kernel, most likely for a disk"
+            )
 
     async def _start(self, spec: ContainerSpec) -> State:
         directory = records.directory_of(self._directory, spec.id)
@@ -125,7 +149,8 @@ class ProcessRuntime:
         if "message" not in answer:
             return self._keep(Record(directory, Started(spec, **answer))).state
         if answer["stage"] == "setup":
-            await self._host.call(records.delete, directory)
+            if spec.id not in self._ending:
+                await self._host.call(records.delete, directory)
             raise StartFailed(answer["message"])
         # It ran and is over, or was there before.
         if (record := await self._host.call(records.load, directory)) is None:
@@ -134,25 +159,108 @@ class ProcessRuntime:
 
     async def _launch(self, request: dict[str, object], spec: bytes) -> dict[str, Any]:
         """What the shim says; if it is a failure, after the shim has gone, so that its files are complete."""
-        given = _as_file(spec)
+        reply, answer = await self._ask(request, spec)
+        unfinished = None
         try:
-            reply, answer = await self.launcher.ask(request, [given])
-        finally:
-            os.close(given)
-        try:
-            async with asyncio.timeout(TIMEOUT):
-                if answer and "begun" in answer:
+            if answer and "begun" in answer:
+                unfinished = Unfinished(str(request["directory"]), Begun(**answer["begun"]))
+                async with asyncio.timeout(START_TIMEOUT):
                     answer = await reply.line()
-                if answer and "message" in answer:
+            if answer and "message" in answer:
+                async with asyncio.timeout(TIMEOUT):
                     await reply.line()
+        except TimeoutError:
+            answer = None
+            raise StartFailed(f"the container did not start within {START_TIMEOUT:g} s") from None
+        except asyncio.CancelledError:
+            answer = None
+            raise
         finally:
-            reply.close()
+            reply.close()  # which tells the shim to give up
+            if answer is None and unfinished is not None:
+                self._give_up(unfinished)
         return answer or {
             "stage": "setup",
             "message": "the launcher was killed while it started the container",
         }
 
+    async def _ask(self, request: dict[str, object], spec: bytes) -> tuple[Reply, Answer]:
+        """The first answer says who is at work, and nothing can hold it up: it is waited for when we are
+        cancelled, too, because whoever is at work has to be ended.
+        """
+        given = _as_file(spec)
+        asking = asyncio.ensure_future(self.launcher.ask(request, [given]))
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            while not asking.done():
+                try:
+                    await asyncio.wait({asking})
+                except asyncio.CancelledError as error:
+                    cancelled = error
+            if asking.exception() is not None and (
+                left := await self._host.call(records.find_unfinished, str(request["directory"]))
+            ):
+                self._give_up(left)
+            reply, answer = asking.result()
+        finally:
+            os.close(given)
+        if cancelled is not None:
+            reply.close()
+            if answer and "begun" in answer:
+                self._give_up(Unfinished(str(request["directory"]), Begun(**answer["begun"])))
+            raise cancelled
+        return reply, answer
+
+    # Starts that come to no end
+
+    def _give_up(self, start: Unfinished) -> None:
+        """Kill what is at work on a start. Its id stays taken until all of it is gone."""
+        for pid in start.begun.living if start.begun is not None else ():
+            with suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(pid)
+                try:
+                    if start.begun is not None and pid in start.begun.living:
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                finally:
+                    os.close(descriptor)
+        if start.id not in self._ending:
+            ending = asyncio.create_task(self._end(start), name=f"end of start {start.id}")
+            self._ending[start.id] = ending
+            ending.add_done_callback(lambda _: self._ending.pop(start.id))
+
+    async def _end(self, start: Unfinished) -> None:
+        """A process that waits in the kernel dies as soon as it is let go, before any further instruction."""
+        left: Unfinished | None = start
+        while left is not None:
+            for pid in left.begun.living if left.begun is not None else ():
+                await exited(pid)
+            left = await self._host.call(records.find_unfinished, start.directory)
+            if left is not None and left.begun is None:
+                await asyncio.sleep(LOCKED)  # by somebody who has not written down who it is
+        record = await self._host.call(records.load, start.directory)
+        if record is not None:  # it was given up between the exec and our hearing of it
+            self._keep(record)
+        else:
+            await self._host.call(records.delete, start.directory)
+
+    async def starts(self) -> list[str]:
+        await self._adopt()
+        under_way = {**self._starting, **self._ending}
+        return [id for id, task in under_way.items() if not task.done()]
+
+    async def cancel_start(self, id: str) -> None:
+        await self._adopt()
+        while waiting := self._under_way(id):
+            if (start := self._starting.get(id)) is not None:
+                start.cancel()
+            await asyncio.wait(waiting)
+
+    def _under_way(self, id: str) -> list[asyncio.Task[Any]]:
+        tasks = (self._starting.get(id), self._ending.get(id))
+        return [task for task in tasks if task is not None and not task.done()]
+
     async def stop(self, id: str, grace: float) -> State:
+        await self.cancel_start(id)
         container = await self._known(id)
         if container.state.running:
             with failpoint.around("container:stop"):
@@ -199,7 +307,7 @@ class ProcessRuntime:
         return container.state
 
     async def remove(self, id: str) -> None:
-        await self._adopt()
+        await self.cancel_start(id)
         if container := self._containers.get(id):
             if container.state.running:
                 await self._kill(container)
@@ -209,10 +317,11 @@ class ProcessRuntime:
 
     async def close(self) -> None:
         """Let go of everything; the containers run on."""
-        tasks = [*self._starting.values(), *self._followers]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for tasks in (self._starting.values(), self._ending.values(), self._followers):
+            waiting = [*tasks]  # a start that is cancelled is given up, and so leaves one more to end
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
         if self._owns_launcher:
             await self.launcher.close()
 

@@ -1,7 +1,8 @@
 """What is on disk about a process container, so that the next life of this node finds it.
 
-A directory a container: the shim writes `container.json` before the command runs, and `exit.json` when it is
-over. A process is the one we mean only if its pid, its start time and the boot agree.
+A directory a container: the shim writes `start.json` when it begins, `container.json` before the command
+runs, and `exit.json` when it is over. A process is the one we mean only if its pid, its start time and the
+boot agree.
 """
 
 from __future__ import annotations
@@ -22,10 +23,38 @@ from volplane.node.inotify import CLOSE_NOWRITE, CREATE, MOVED_TO, Inotify
 
 K = TypeVar("K", bound=Struct)
 
-PATIENCE = 30.0  # seconds for a start that has begun
+PATIENCE = 2.0  # seconds for starts of an earlier life to come to their end by themselves
 LETTING_GO = 0.05  # seconds; a close is told a moment before the lock is free
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
+
+
+class Begun(Struct, frozen=True):
+    """`start.json`: the processes that make a container."""
+
+    pid: int
+    pid_start: int
+    shim: int
+    shim_start: int
+    boot: str
+
+    @property
+    def living(self) -> list[int]:
+        """Those that are still there."""
+        here = self.boot == boot_id()
+        known = ((self.pid, self.pid_start), (self.shim, self.shim_start))
+        return [pid for pid, started in known if here and start_time(pid) == started]
+
+
+class Unfinished(Struct, frozen=True):
+    """A start without an outcome: nothing has run yet, and something may be left that still could."""
+
+    directory: str
+    begun: Begun | None = None  # not known before `start.json` is there
+
+    @property
+    def id(self) -> str:
+        return os.path.basename(self.directory)
 
 
 class Started(Struct, frozen=True):
@@ -60,7 +89,7 @@ class Record(Struct, frozen=True):
     directory: str
     started: Started
     ending: Ending | None = None
-    supervised: bool = True  # the shim lived when nothing was known of an end yet
+    supervised: bool = True  # the shim or pid 1 lived when nothing was known of an end yet
 
     def state(self) -> State:
         """As the files tell it."""
@@ -77,6 +106,7 @@ class Record(Struct, frozen=True):
 
 
 # Made here, on the importing thread: msgspec crashes when several threads meet a type for the first time.
+_begun = Decoder(Begun)
 _started = Decoder(Started)
 _ending = Decoder(Ending)
 
@@ -102,29 +132,39 @@ def load(directory: str) -> Record | None:
     if started is None:
         return None
     # In this order: the shim's last deed is the exit file, so a dead one without it was killed.
-    supervised = started.shim_lives
+    supervised = started.shim_lives or started.lives
     return Record(directory, started, _read(f"{directory}/exit.json", _ending), supervised)
 
 
 def load_all(base: str) -> list[Record]:
-    """Every container that ran; what is left of one that never did is cleared away."""
+    """Every container that ran."""
+    return load_with_starts(base)[0]
+
+
+def load_with_starts(base: str) -> tuple[list[Record], list[Unfinished]]:
+    """Every container that ran, and every start under way; what is left of one that was given up goes."""
     os.makedirs(base, mode=0o700, exist_ok=True)
-    records = []
+    records, unfinished = [], []
+    end = time.monotonic() + PATIENCE
     for entry in sorted(os.scandir(base), key=lambda e: e.name):
         if not entry.is_dir(follow_symlinks=False):
             continue
-        if record := load(entry.path) or _begun(entry.path):
-            records.append(record)
+        found = load(entry.path) or _await_start(entry.path, end)
+        if isinstance(found, Record):
+            records.append(found)
+        elif found is not None:
+            unfinished.append(found)
         else:
             delete(entry.path)
-    return records
+    return records, unfinished
 
 
-def _begun(directory: str) -> Record | None:
-    """Of a start that an earlier life of this node has asked for: the shim runs it or gives up, at once.
+def _await_start(directory: str, end: float) -> Record | Unfinished | None:
+    """What became of a start that an earlier life of this node has asked for; None if nothing is left of it.
 
-    It holds a lock on the directory as long as it lives, and the kernel tells of the file that it writes, and
-    that it has closed the directory.
+    The shim sees that whoever asked is gone, and gives up or has just run it. It holds a lock on the
+    directory as long as it lives; the kernel tells of the file that it writes, and that it has closed the
+    directory.
     """
     try:
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -133,20 +173,36 @@ def _begun(directory: str) -> Record | None:
     changes = Inotify()
     try:
         changes.add(directory, CREATE | MOVED_TO | CLOSE_NOWRITE)
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if record := load(directory):
-                    return record
-                changes.wait(LETTING_GO)
-            else:
-                return load(directory)  # it may have ended meanwhile
+        while True:
+            start = find_unfinished(directory, lock)
+            if record := load(directory):  # looked for last: it may have been written meanwhile
+                return record
+            if start is None or time.monotonic() >= end:
+                return start
+            changes.wait(LETTING_GO)
     finally:
         changes.close()
         os.close(lock)
-    raise ContainerError(f"a start in {directory} comes to no end")
+
+
+def find_unfinished(directory: str, lock: int = -1) -> Unfinished | None:
+    """None if no process is at work there any more. `lock`: the directory, if it is open already."""
+    begun = _read(f"{directory}/start.json", _begun)
+    if begun is not None and begun.living:  # pid 1 may outlive its shim while the kernel does not let it go
+        return Unfinished(directory, begun)
+    try:
+        descriptor = lock if lock >= 0 else os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return Unfinished(directory)
+    finally:
+        if lock < 0:
+            os.close(descriptor)
+    return None
 
 
 def delete(directory: str) -> None:

@@ -114,6 +114,12 @@ class TaskRuntime:
         self._containers[spec.id] = container
         return container.state
 
+    async def starts(self) -> list[str]:
+        return []  # nothing can hold one up
+
+    async def cancel_start(self, id: str) -> None:
+        pass
+
     async def stop(self, id: str, grace: float) -> State:
         container = self._known(id)
         container.context.stop.set()

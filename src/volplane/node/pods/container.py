@@ -77,6 +77,7 @@ class ContainerLoop:
         self._backoff = Backoff(0.0, kit.longest_backoff)
         self._asked = False  # its hook has been told that the end is near
         self._unhealthy = False  # a probe has decided that it is to end
+        self._starting = ""  # the id of an attempt whose start has begun and was not seen to succeed
 
     @property
     def id(self) -> str:
@@ -128,7 +129,7 @@ class ContainerLoop:
         subject = f"pod/{pod.namespace}/{pod.name}"
         try:
             with trace.span("kubelet", "StartContainer", subject, container=self.container.name):
-                await finished(self._launch(pod, volumes, place, number, builtin=builtin))
+                await self._launch(pod, volumes, place, number, builtin=builtin)
         except ConfigError as error:
             return self._cannot("CreateContainerConfigError", "Failed", f"Error: {error}", str(error))
         except (ContainerError, OSError) as error:
@@ -142,7 +143,7 @@ class ContainerLoop:
     ) -> None:
         name = self.container.name
         self._tell_image(pod, builtin)
-        spec = await self.kit.builder.build(
+        building = self.kit.builder.build(
             pod,
             self.container,
             volumes,
@@ -151,7 +152,11 @@ class ContainerLoop:
             attempt=number,
             builtin=builtin,
         )
-        self._note_start(pod, await self.kit.runtimes.start(spec))
+        spec = await finished(building)
+        self._starting = spec.id
+        state = await self.kit.runtimes.start(spec)  # goes on when we are cancelled, until `stop` ends it
+        self._starting = ""
+        self._note_start(pod, state)
 
     def _tell_image(self, pod: Pod, builtin: bool) -> None:
         name, image = self.container.name, self.container.image
@@ -340,9 +345,19 @@ class ContainerLoop:
         self._set(waiting=Waiting("CrashLoopBackOff", f"{why}={name} pod={full}"), ready=False)
 
     async def stop(self, grace: float, words: str = "") -> None:
-        """End it if it runs, and know how it ended."""
+        """End it if it runs, and know how it ended; a start that is under way is ended, too."""
+        if self._starting:
+            await self._cancel_start()
         if self.record.running:
             await self.note_end(await self._end(grace, words or f"Stopping container {self.container.name}"))
+
+    async def _cancel_start(self) -> None:
+        state = await self.kit.runtimes.cancel_start(self._starting)
+        self._starting = ""
+        if state is not None:  # it was quicker than we
+            previous = self.record.current or self.record.previous
+            current = attempt_of(state, self.kit.runtimes.scheme(self.container))
+            self._set(current=current, previous=previous, waiting=None)
 
     async def _end(self, grace: float, words: str) -> State | None:
         pod = self._pod()
@@ -367,7 +382,7 @@ def _ran_for(attempt: Attempt) -> float:
 
 
 async def finished(work: Awaitable[T]) -> T:
-    """To the end however often we are cancelled: a container half started would belong to nobody."""
+    """To the end however often we are cancelled: what is half done would belong to nobody."""
     task = asyncio.ensure_future(work)
     end: asyncio.CancelledError | None = None
     while not task.done():

@@ -94,7 +94,8 @@ class Pods:
 
     async def _find_orphans(self) -> None:
         runtimes, site = self.shared.kit.runtimes, self.shared.volumes.site
-        running = {parts(state.id)[0] for state in await runtimes.states()}
+        ids = [*(state.id for state in await runtimes.states()), *await runtimes.starts()]
+        running = {parts(id)[0] for id in ids}
         directories = await pod_directories(site.host, site.paths)
         logs = await log_directories(site.host, site.paths)
         for uid in {*running, *directories, *logs} - self.workers.keys():
@@ -107,6 +108,7 @@ class Pods:
     async def _clean_up(self, uid: str, logs: str) -> None:
         log.info("pod %s is no longer known and is cleaned up", uid)
         runtimes, volumes = self.shared.kit.runtimes, self.shared.volumes
+        await runtimes.cancel_starts(uid)
         for state in await runtimes.of_pod(uid):
             try:
                 await runtimes.stop(state.id, FORCED_GRACE)

@@ -56,6 +56,20 @@ class Runtimes:
         runtime: Runtime = self._tasks if self.is_builtin(spec) else self._processes
         return await runtime.start(spec)
 
+    async def starts(self) -> list[str]:
+        return [*await self._tasks.starts(), *await self._processes.starts()]
+
+    async def cancel_starts(self, pod: str) -> None:
+        """End every start of this pod that is under way; afterwards nothing of one is left that could run."""
+        for id in await self.starts():
+            if id.startswith(f"{pod}_"):
+                await self._processes.cancel_start(id)
+
+    async def cancel_start(self, id: str) -> State | None:
+        """End this one; if it came too late for that, what became of the container."""
+        await self._processes.cancel_start(id)
+        return await self._tasks.state(id) or await self._processes.state(id)
+
     async def states(self) -> list[State]:
         return [*await self._tasks.states(), *await self._processes.states()]
 

@@ -311,6 +311,7 @@ class PodWorker:
     # --- its end
 
     async def _unmount(self) -> None:
+        await self.shared.kit.runtimes.cancel_starts(self.uid)
         self._waits("its volumes are being unmounted")
         self.shared.volumes.release(self.uid)
         await self.shared.volumes.unmounted(self.uid)
@@ -325,6 +326,7 @@ class PodWorker:
         await asyncio.gather(*(loop.stop(grace) for loop in mains))
         for loop in reversed(init):
             await loop.stop(max(0.0, deadline - clock.now()))
+        await self.shared.kit.runtimes.cancel_starts(self.uid)  # of an earlier life, which no loop knows of
 
     async def _remove(self) -> None:
         """Nothing is mounted any more: away with the rest, and with the pod."""

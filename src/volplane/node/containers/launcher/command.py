@@ -27,7 +27,12 @@ _MULTIPLEXER = os.makedev(5, 2)
 
 
 def start(
-    spec: Spec, argv: list[str], user: User, given: list[int], way_out: socket.socket | None, progress: Progress
+    spec: Spec,
+    argv: list[str],
+    user: User,
+    given: list[int],
+    way_out: socket.socket | None,
+    progress: Progress,
 ) -> int:
     """Start it in a session of its own with the streams `given`, or with a terminal, and answer its pid.
 

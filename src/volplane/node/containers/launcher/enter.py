@@ -76,7 +76,12 @@ def _open_namespaces(pid: int, started: int) -> dict[str, int]:
 
 
 def _enter(
-    spec: Spec, argv: list[str], spaces: dict[str, int], stdio: list[int], reply: socket.socket, reporting: int
+    spec: Spec,
+    argv: list[str],
+    spaces: dict[str, int],
+    stdio: list[int],
+    reply: socket.socket,
+    reporting: int,
 ) -> NoReturn:
     """Join the container and become it; from the first instruction on, nothing is said but over the pipe."""
     progress = Progress()

@@ -20,7 +20,7 @@ _NO_LINK = _IN_ROOT | kernel.RESOLVE_NO_SYMLINKS
 
 
 def find(path: str, *, flags: int = os.O_PATH, links: bool = True) -> int:
-    """Open what is at `path`: unless the flags say otherwise only to point at it, so that it is not touched."""
+    """Open what is at `path`: without other flags only to point at it, which does not touch it."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return kernel.open_at(root, path, flags, _IN_ROOT if links else _NO_LINK)
@@ -43,7 +43,7 @@ def make(path: str, *, directory: bool) -> int:
             else:
                 flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
                 os.close(kernel.open_at(parent, name, flags, _NO_LINK, 0o644))
-        # It was not there a moment ago: a link that leads nowhere, or that somebody made meanwhile, is refused.
+        # It was not there a moment ago: a link that leads nowhere, or that was made meanwhile, is refused.
         return kernel.open_at(parent, name, os.O_PATH, _NO_LINK)
     finally:
         os.close(parent)

@@ -9,8 +9,8 @@ Between the machine's root and the container's own layer lies a third one, made 
 hides the data directory, what is temporary, and the machine's secrets.
 
 There is not always a device cgroup, so it is the mounts that keep a container from the machine's disks: its
-root and its volumes have no devices (`nodev`), and only /dev has, where a container that may make device nodes
-cannot write.
+root and its volumes have no devices (`nodev`), and only /dev has, where a container that may make device
+nodes cannot write.
 """
 
 from __future__ import annotations
@@ -385,9 +385,8 @@ def _place(mount: Spec, tree: int, proc: int, *, nodev: bool) -> None:
 
 def _examine(tree: int, proc: int) -> tuple[bool, bool]:
     """Whether a mount is shared, and whether nothing is mounted below it; as our own mount table has it."""
-    (number,) = [
-        line.split()[1] for line in _read(proc, f"self/fdinfo/{tree}").splitlines() if line.startswith(b"mnt_id:")
-    ]
+    facts = dict(line.split(b":", 1) for line in _read(proc, f"self/fdinfo/{tree}").splitlines())
+    number = facts[b"mnt_id"].strip()
     shared, alone = False, True
     for line in _read(proc, "self/mountinfo").splitlines():
         mount, parent = line.split(b" ", 2)[:2]

@@ -33,7 +33,7 @@ def seal_imports() -> None:
     for ways in (sys.meta_path, sys.path, sys.path_hooks):
         ways.clear()
     sys.path_importer_cache.clear()
-    sys.meta_path.append(_Sealed)  # type: ignore[arg-type]
+    sys.meta_path.append(_Sealed)
     # The built-in ones open source files, and guess their encoding, which imports a codec by name.
     sys.excepthook = _say_nothing
     sys.unraisablehook = _say_nothing

@@ -58,9 +58,7 @@ class Launcher:
         while True:
             while self.ready is None and not self.problem and not self.poll.poll(_QUIET):
                 self._make_ready()
-            text, descriptors, _, _ = socket.recv_fds(
-                self.requests, _LONGEST, _MOST, socket.MSG_CMSG_CLOEXEC
-            )
+            text, descriptors, _, _ = socket.recv_fds(self.requests, _LONGEST, _MOST, socket.MSG_CMSG_CLOEXEC)
             if not text:
                 return  # the node role has ended; the containers go on without us
             request = json.loads(text)

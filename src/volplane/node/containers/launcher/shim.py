@@ -1,10 +1,10 @@
 """The one who stays: writes a container's log, its pid and its exit code, and outlives everybody else.
 
 The order makes adoption safe. From the first file on, the directory is locked, and that file, `start.json`,
-says who is at work. When pid 1 has made the container it asks whether it is still wanted: if the node role has
-gone by then, or has given the start up, it is as if nobody had asked. Otherwise `container.json` is written and
-the command runs. So whoever starts next finds every container that ever ran, and every start that came to no
-end, and nothing else.
+says who is at work. When pid 1 has made the container it asks whether it is still wanted: if the node role
+has gone by then, or has given the start up, it is as if nobody had asked. Otherwise `container.json` is
+written and the command runs. So whoever starts next finds every container that ever ran, and every start that
+came to no end, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .spec import Spec
 from .streams import Streams
 from .visitors import Visitors
 
-_KILLED_IN_SETUP = {
+_KILLED_IN_SETUP: dict[str, Any] = {
     "stage": "setup",
     "code": failures.KILLED,
     "message": "the container's first process was killed while it made the container",
@@ -57,7 +57,9 @@ def run(request: dict[str, Any], descriptors: list[int], layout: Layout) -> None
 
 def _serve(shim: Shim, request: dict[str, Any], descriptors: list[int]) -> None:
     reply = socket.socket(fileno=descriptors[0])
-    answer(reply, {"begun": shim.described})  # first of all: whatever holds us up from here on, we can be ended
+    answer(
+        reply, {"begun": shim.described}
+    )  # first of all: whatever holds us up from here on, we can be ended
     with open(descriptors[1], "rb") as file:
         spec = json.loads(file.read())
     try:
@@ -114,8 +116,10 @@ class Shim:
             self._give_up()
             return _clear(directory)
         if self._read_control() != inside.READY:  # closed: there is no container, and its report says why
+            failure = self._read_report(spec) or _KILLED_IN_SETUP
+            os.waitpid(self.pid, 0)  # its volumes are free before anybody hears of it
             _clear(directory)
-            return answer(reply, self._read_report(spec) or _KILLED_IN_SETUP)
+            return answer(reply, failure)
         state = {**self.described, "started_at": stamp()}
         put_whole(f"{directory}/container.json", {**state, "spec": spec})
         failure = self._let_run(spec, reply)
@@ -127,13 +131,13 @@ class Shim:
             ends.take_terminal(spec)
         keep = partial(make_durable, f"{directory}/container.json")
         code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None, keep)
-        keep()
         result = {
             "code": failure.get("code", code),
             "message": failure.get("message", ""),
             "finished_at": stamp(),
         }
-        write_whole(f"{directory}/exit.json", result)
+        put_whole(f"{directory}/exit.json", result)
+        _make_durable_later(directory)
 
     def _await(self, source: int | socket.socket, reply: socket.socket) -> bool:
         """Wait for a word of pid 1, or for its end; False if nobody wants the container any more."""
@@ -292,36 +296,31 @@ def end_children() -> None:
             os.waitpid(-1, 0)
 
 
-def write_whole(path: str, content: dict[str, Any]) -> None:
-    """So that readers see all of it or nothing, also after a power cut."""
-    with open(f"{path}.tmp", "wb", opener=_private) as file:
-        file.write(json.dumps(content).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(f"{path}.tmp", path)
-    _sync_directory(path)
-
-
 def put_whole(path: str, content: dict[str, Any]) -> None:
-    """As `write_whole`, but a power cut may lose it: a container does not outlive that either."""
+    """So that readers see all of it or nothing, as long as there is power; see `make_durable`."""
     with open(f"{path}.tmp", "wb", opener=_private) as file:
         file.write(json.dumps(content).encode())
     os.rename(f"{path}.tmp", path)
 
 
 def make_durable(path: str) -> None:
-    """What `put_whole` wrote."""
-    with suppress(OSError), open(path, "rb", buffering=0, opener=_private) as file:
-        os.fsync(file.fileno())
-        _sync_directory(path)
+    """Write a file and its name to the disk; nothing if it is gone by now."""
+    for place in (path, os.path.dirname(path)):
+        with suppress(OSError):
+            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
-def _sync_directory(path: str) -> None:
-    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def _make_durable_later(directory: str) -> None:
+    """In a process of its own: the node waits for our end, not for a disk."""
+    if os.fork() == 0:
+        os.closerange(3, 1 << 20)  # with it our share of the lock on the directory
+        for name in ("container.json", "exit.json"):
+            make_durable(f"{directory}/{name}")
+        os._exit(0)
 
 
 def _private(path: str, flags: int) -> int:

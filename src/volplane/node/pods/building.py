@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -37,6 +38,8 @@ from volplane.volumes.base import Site
 PAUSE = ("/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
 LONGEST_MESSAGE = 4096
 HOSTS = "/etc/hosts"
+# Containers write to these, and some see their directory: no link is followed, and no pipe is waited for.
+_AS_IT_IS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _PROPAGATIONS: Mapping[str, Propagation] = {
     "": "private",
@@ -284,8 +287,11 @@ def _write_hosts(path: str, pod: Pod, address: str) -> None:
 
 def _make_message(path: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-    os.chmod(path, 0o666)
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | _AS_IT_IS, 0o666)
+    try:
+        os.fchmod(descriptor, 0o666)
+    finally:
+        os.close(descriptor)
 
 
 def _remove_files(*paths: str) -> None:
@@ -296,7 +302,10 @@ def _remove_files(*paths: str) -> None:
 
 def _read_message(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            return file.read(LONGEST_MESSAGE).decode(errors="replace")
+        descriptor = os.open(path, os.O_RDONLY | _AS_IT_IS)
     except OSError:
         return ""
+    with open(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return (file.read(LONGEST_MESSAGE) or b"").decode(errors="replace")

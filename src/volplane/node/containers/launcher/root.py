@@ -308,6 +308,8 @@ def set_sysctls(spec: Spec, progress: Progress) -> None:
 
 
 def _is_namespaced(spec: Spec, place: str) -> bool:
+    if not set(place.split("/")).isdisjoint(("", ".", "..")):
+        return False
     if place.startswith("net/"):
         return bool(spec["network"])
     return not spec["host_ipc"] and (place in _IPC_SYSCTLS or place.startswith("fs/mqueue/"))

@@ -305,7 +305,9 @@ def _read_message(path: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | _AS_IT_IS)
     except OSError:
         return ""
-    with open(descriptor, "rb", buffering=0) as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
-        return (file.read(LONGEST_MESSAGE) or b"").decode(errors="replace")
+        return os.read(descriptor, LONGEST_MESSAGE).decode(errors="replace")
+    finally:
+        os.close(descriptor)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from volplane.cluster.guest import BadCommand, parsed
+from volplane.cluster.guest import BadCommand, parsed, sight
 from volplane.cluster.guest.command import filled, for_manifest
+from volplane.cluster.guest.model import Command
 
 KNOWN = {"PATH": "/usr/bin:/bin", "WHO": "me", "MONEY": "5$"}
 
@@ -91,3 +93,27 @@ def test_what_is_wrong_is_said(line: str, why: str) -> None:
 def test_variables_are_spelled_as_a_node_fills_them_in(text: str, manifest: str, by_hand: str) -> None:
     assert for_manifest(text) == manifest
     assert filled(text, {"NODE_ID": "here"}) == by_hand
+
+
+@pytest.mark.parametrize(
+    ("argv", "brought"),
+    [
+        (("/home/me/driver/bin/run", "--config=/etc/hostname"), ("/home/me/driver",)),
+        (("/root/run",), ("/root/run",)),  # never all of such a directory
+        (("/usr/bin/env", "x"), ()),
+        ((f"{sys.base_prefix}/bin/python3", "-c", "pass"), ()),  # containers see the node's own interpreter
+    ],
+)
+def test_a_program_below_a_covered_directory_is_brought_along(
+    argv: tuple[str, ...], brought: tuple[str, ...]
+) -> None:
+    assert sight.hidden(Command(argv)) == brought
+
+
+def test_the_interpreter_of_a_script_is_brought_along(tmp_path: Path) -> None:
+    script, program = tmp_path / "app" / "driver", tmp_path / "python" / "bin" / "python9"
+    for path in (script, program):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    script.write_text(f"#!{program} -u\n")
+    assert sight.hidden(Command((str(script),))) == (str(script.parent), str(tmp_path / "python"))

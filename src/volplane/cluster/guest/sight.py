@@ -1,7 +1,8 @@
 """What of this machine a container of a driver would not see, though its command names it.
 
-A container runs over the machine's root, with empty /tmp and /run, and without file systems that are mounted
-beside the system's own. A program that lies in such a place is brought in by a mount.
+A container runs over the machine's root, with empty /tmp and /run, without the machine's secrets, such as
+home directories, and without file systems that are mounted beside the system's own. A program that lies in
+such a place is brought in by a mount.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from volplane.cluster.guest.model import Command
 from volplane.host.mounts import MountTable, read_table
-from volplane.node.containers.launcher.root import SYSTEM
+from volplane.node.containers.launch import interpreter_paths
+from volplane.node.containers.launcher.root import SECRETS, SYSTEM
 
 EMPTY = ("/tmp", "/var/tmp", "/run")
 _WHOLE = ("/", *EMPTY, *SYSTEM, "/dev", "/proc", "/sys")
@@ -27,12 +29,25 @@ def hidden(command: Command, table: MountTable | None = None) -> tuple[str, ...]
 def _named(command: Command) -> Iterator[str]:
     yield from _whole(command.directory)
     program = command.argv[0]
-    yield from _home(program)
+    for path in dict.fromkeys((program, os.path.realpath(program), _interpreter(program))):
+        if path.startswith("/"):
+            yield from _home(path)
     texts = [*command.argv[1:], *command.env.values()]
     for text in texts:
         for part in (*text.partition("=")[::2], *text.split(":")):
             if part.startswith("/") and os.path.exists(part):
                 yield from _whole(part)
+
+
+def _interpreter(program: str) -> str:
+    """What a script names in its first line, as it lies on this machine; nothing of a binary."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return ""
+    words = os.fsdecode(first[2:]).split() if first.startswith(b"#!") else []
+    return os.path.realpath(words[0]) if words else ""
 
 
 def _whole(path: str) -> Iterator[str]:
@@ -51,8 +66,10 @@ def _home(program: str) -> Iterator[str]:
 
 def _is_seen(path: str, mounts: Iterable[str]) -> bool:
     real = os.path.realpath(path)
-    if any(_inside(real, place) for place in EMPTY):
-        return False
+    covered = [os.path.realpath(place) for place in (*EMPTY, *SECRETS)]
+    if any(_inside(real, place) for place in covered):
+        shown = [place for place in interpreter_paths() if any(_inside(place, other) for other in covered)]
+        return any(_inside(real, place) for place in shown)
     around = max((m for m in mounts if _inside(real, m)), key=len, default="/")
     return around == "/" or around in SYSTEM
 

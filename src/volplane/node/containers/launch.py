@@ -35,7 +35,7 @@ main(int(sys.argv[2]), *json.loads(sys.argv[3]))
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _interpreter() -> list[str]:
+def interpreter_paths() -> list[str]:
     """Where the Python lies that this process runs with: drivers and tools of this machine use it, too."""
     prefixes = (sys.prefix, sys.base_prefix)
     return sorted({*prefixes, *map(os.path.realpath, prefixes)})
@@ -102,7 +102,7 @@ class Launcher:
         number = theirs.fileno()
         # In the C locale with Python's own UTF-8, the C library never loads a converter or a catalogue.
         python = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT]
-        argv = [*python, _HERE, str(number), json.dumps([self._cover, _interpreter()])]
+        argv = [*python, _HERE, str(number), json.dumps([self._cover, interpreter_paths()])]
         try:
             self._process = await self._host.spawn(
                 argv, fds=[number], log=self._log, env={"LANG": "C", "LC_ALL": "C"}

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from . import command, failures, identity, inside, kernel
 from .failures import IDENTITY, Progress
 from .shim import answer, end_children
-from .spec import Spec
+from .spec import Spec, complete
 
 _NAMESPACES = {  # in the order in which they are joined
     "pid": kernel.CLONE_NEWPID,  # holds for children only
@@ -43,7 +43,7 @@ def run(request: dict[str, Any], reply: socket.socket, stdio: list[int]) -> None
     kernel.adopt_orphans()  # the command, when the entrant has ended
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with open(f"{request['directory']}/container.json", "rb") as file:
-        spec = json.loads(file.read())["spec"]
+        spec = complete(json.loads(file.read())["spec"])
     spaces = _open_namespaces(request["pid"], request["pid_start"])
     report, reporting = os.pipe()
     entrant = os.fork()

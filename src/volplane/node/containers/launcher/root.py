@@ -57,7 +57,12 @@ _IPC_SYSCTLS = tuple(
     f"kernel/{name}"
     for name in ("msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced")
 )
-_HIDDEN_PROC = ("/proc/kcore", "/proc/keys", "/proc/timer_list")
+# What containerd hides as well.
+_HIDDEN_PROC = (
+    "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+)  # fmt: skip
+_HIDDEN_SYS = ("/sys/devices/virtual/powercap", "/sys/firmware")
 
 
 class Cover:
@@ -263,6 +268,8 @@ def furnish(handles: Handles, *, privileged: bool, masked: bool = True) -> None:
         _make_dev()
         handles.dev = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         _guard_proc(masked=masked)
+        if masked:
+            _mask(_HIDDEN_SYS)
 
 
 def make_readonly(handles: Handles) -> None:
@@ -280,6 +287,7 @@ def renew_sys() -> None:
     """It shows the interfaces of the network in which it was mounted."""
     kernel.umount("/sys")
     kernel.mount("sysfs", "/sys", "sysfs", _SAFE | kernel.MS_RDONLY)
+    _mask(_HIDDEN_SYS)
 
 
 def set_sysctls(spec: Spec, progress: Progress) -> None:
@@ -344,8 +352,16 @@ def _guard_proc(*, masked: bool) -> None:
     """
     for path in _READONLY_PROC:
         _bind(path, path, readonly=True)
-    for path in _HIDDEN_PROC if masked else ():
-        _bind("/dev/null", path)
+    if masked:
+        _mask(_HIDDEN_PROC)
+
+
+def _mask(paths: Sequence[str]) -> None:
+    for path in paths:
+        if os.path.isdir(path):
+            kernel.mount("tmpfs", path, "tmpfs", _SAFE | kernel.MS_RDONLY, "size=0")
+        else:
+            _bind("/dev/null", path)
 
 
 def _bind(source: str, target: str, *, readonly: bool = False) -> None:

@@ -6,6 +6,20 @@ from typing import Any
 
 Spec = dict[str, Any]
 
+_ADDED: Spec = {  # since the first version; a container that runs may have been started by that one
+    "capabilities": None,
+    "no_new_privs": False,
+    "readonly_root": False,
+    "seccomp": "",
+    "sysctls": {},
+    "proc_mount": "Default",
+    "cover_secrets": True,
+}
+
+
+def complete(spec: Spec) -> Spec:
+    return {**_ADDED, **spec}
+
 
 def mounts_of(spec: Spec) -> list[Spec]:
     """Devices and volumes in the order in which they are mounted: outer ones first."""

@@ -108,7 +108,7 @@ def prepare(hidden: Sequence[str], exposed: Sequence[str]) -> Layout:
         secrets = {**{os.path.realpath(path): None for path in SECRETS}, **empty}
         layout = Layout(
             os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=me),
-            _make_cover("with-secrets", system, empty, ()),
+            _make_cover("with-secrets", system, empty, exposed),
             _make_cover("without", system, secrets, exposed),
         )
         kernel.change_mount(COVER, readonly=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import enter, kernel, root, seal, shim
+from .durable import Writer
 from .root import Layout
 
 _LONGEST = 128 << 10
@@ -50,6 +51,7 @@ def _prepare(hidden: list[str], exposed: list[str]) -> tuple[Layout, str]:
 class Launcher:
     def __init__(self, requests: socket.socket, layout: Layout, problem: str) -> None:
         self.requests, self.layout, self.problem = requests, layout, problem
+        self.writer = Writer()
         self.ready: socket.socket | None = None  # the way to the container made in advance
         self.poll = select.poll()
         self.poll.register(requests, select.POLLIN)
@@ -69,7 +71,7 @@ class Launcher:
 
     def _make_ready(self) -> None:
         self.ready, theirs = socket.socketpair()  # set first: the fork closes it, or it would wait for itself
-        self._fork(lambda: shim.stand_by(theirs, self.layout))
+        self._fork(lambda: shim.stand_by(theirs, self.layout, self.writer))
         theirs.close()
 
     def _hand_over(self, text: bytes, descriptors: list[int]) -> bool:
@@ -88,7 +90,7 @@ class Launcher:
         if self.problem:
             raise OSError(self.problem)
         if request["op"] == "start":
-            shim.run(request, descriptors, self.layout)
+            shim.run(request, descriptors, self.layout, self.writer)
         else:
             enter.run(request, socket.socket(fileno=descriptors[0]), descriptors[1:])
 

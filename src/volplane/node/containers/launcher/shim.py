@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from . import failures, inside, kernel, root, streams, visitors
+from .durable import Writer
 from .log import Log, stamp
 from .root import Layout
 from .spec import Spec
@@ -32,13 +33,12 @@ _KILLED_IN_SETUP: dict[str, Any] = {
     "code": failures.KILLED,
     "message": "the container's first process was killed while it made the container",
 }
-_SETTLED = 1000  # milliseconds without a word after which a container is taken for one that stays
 _CHUNK = 32 << 10  # fits into a packet to a visitor
 
 
-def stand_by(orders: socket.socket, layout: Layout) -> None:
+def stand_by(orders: socket.socket, layout: Layout, writer: Writer) -> None:
     """Make a container ready, and wait for the request that needs it. Runs in a fork of the launcher."""
-    shim = Shim(layout, host_pid=False)
+    shim = Shim(layout, writer, host_pid=False)
     kernel.set_title("volplane-shim ready")
     json.loads(
         json.dumps({**shim.described, "started_at": stamp()})
@@ -49,9 +49,9 @@ def stand_by(orders: socket.socket, layout: Layout) -> None:
         _serve(shim, json.loads(text), descriptors)
 
 
-def run(request: dict[str, Any], descriptors: list[int], layout: Layout) -> None:
+def run(request: dict[str, Any], descriptors: list[int], layout: Layout, writer: Writer) -> None:
     """Make a container and run it. Runs in a fork of the launcher."""
-    shim = Shim(layout, plain=request["plain"], host_pid=request["host_pid"])
+    shim = Shim(layout, writer, plain=request["plain"], host_pid=request["host_pid"])
     _serve(shim, request, descriptors)
 
 
@@ -81,7 +81,8 @@ def refuse(reply: socket.socket, error: BaseException) -> None:
 class Shim:
     """From its creation on there is a pid 1 in new namespaces, which furnishes them meanwhile."""
 
-    def __init__(self, layout: Layout, *, plain: bool = True, host_pid: bool) -> None:
+    def __init__(self, layout: Layout, writer: Writer, *, plain: bool = True, host_pid: bool) -> None:
+        self.writer = writer
         os.setsid()
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -129,15 +130,15 @@ class Shim:
         if not failure:
             reply.close()
             ends.take_terminal(spec)
-        keep = partial(make_durable, f"{directory}/container.json")
-        code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None, keep)
+        self.writer.write(f"{directory}/container.json")
+        code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None)
         result = {
             "code": failure.get("code", code),
             "message": failure.get("message", ""),
             "finished_at": stamp(),
         }
         put_whole(f"{directory}/exit.json", result)
-        _make_durable_later(directory)
+        self.writer.write(f"{directory}/exit.json")
 
     def _await(self, source: int | socket.socket, reply: socket.socket) -> bool:
         """Wait for a word of pid 1, or for its end; False if nobody wants the container any more."""
@@ -207,10 +208,7 @@ class Shim:
             os.close(descriptor)
         ends.hand_over()
 
-    def _copy_until_exit(
-        self, log: Log, ends: Streams, guests: Visitors | None, keep: Callable[[], None]
-    ) -> int:
-        """Its exit code. `keep` is called once, when the start is over and nobody waits for us."""
+    def _copy_until_exit(self, log: Log, ends: Streams, guests: Visitors | None) -> int:
         poll = guests.poll if guests is not None else select.poll()
         names = {descriptor: name for name, descriptor in ends.outputs.items()}
         end = os.pidfd_open(self.pid)
@@ -223,13 +221,8 @@ class Shim:
                 guests.tell(name, data)
 
         running = True
-        patience: int | None = _SETTLED
         while running:
-            ready = poll.poll(patience)
-            if not ready:
-                keep()
-                patience = None
-            for descriptor, _ in ready:
+            for descriptor, _ in poll.poll():
                 if descriptor == end:
                     running = False
                 elif descriptor not in names:
@@ -297,30 +290,10 @@ def end_children() -> None:
 
 
 def put_whole(path: str, content: dict[str, Any]) -> None:
-    """So that readers see all of it or nothing, as long as there is power; see `make_durable`."""
+    """So that readers see all of it or nothing; a power cut may lose it until the writer has had it."""
     with open(f"{path}.tmp", "wb", opener=_private) as file:
         file.write(json.dumps(content).encode())
     os.rename(f"{path}.tmp", path)
-
-
-def make_durable(path: str) -> None:
-    """Write a file and its name to the disk; nothing if it is gone by now."""
-    for place in (path, os.path.dirname(path)):
-        with suppress(OSError):
-            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-
-def _make_durable_later(directory: str) -> None:
-    """In a process of its own: the node waits for our end, not for a disk."""
-    if os.fork() == 0:
-        os.closerange(3, 1 << 20)  # with it our share of the lock on the directory
-        for name in ("container.json", "exit.json"):
-            make_durable(f"{directory}/{name}")
-        os._exit(0)
 
 
 def _private(path: str, flags: int) -> int:

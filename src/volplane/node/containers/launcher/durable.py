@@ -1,0 +1,66 @@
+"""Writing files through to the disk, in a process of its own: nobody who starts or ends a container waits.
+
+One for all containers of a launcher. It ends when the launcher and the last of its shims have. What it is
+told it does a moment later: by then many a container is gone again, and of others there are two files to
+write.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import suppress
+
+from . import kernel
+
+_LONGEST = 4096
+_MOMENT = 0.5  # seconds
+_MOST = 256  # files; with more of them it does not wait
+
+
+class Writer:
+    """The way to that process; shims inherit it."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            try:
+                os.closerange(0, theirs.fileno())
+                os.closerange(theirs.fileno() + 1, 1 << 20)
+                _serve(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def write(self, path: str) -> None:
+        """In a moment; at once if that process is gone or has too much to do."""
+        try:
+            self._socket.send(os.fsencode(path), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            make_durable([path])
+
+
+def _serve(orders: socket.socket) -> None:
+    kernel.set_title("volplane-sync")
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    while path := orders.recv(_LONGEST):
+        waiting = [os.fsdecode(path)]
+        orders.settimeout(_MOMENT)
+        with suppress(TimeoutError):
+            while len(waiting) < _MOST and (path := orders.recv(_LONGEST)):
+                waiting.append(os.fsdecode(path))
+        orders.settimeout(None)
+        make_durable(waiting)
+
+
+def make_durable(paths: list[str]) -> None:
+    """Write files and their names to the disk; those that are gone by now are left out."""
+    for place in dict.fromkeys([*paths, *map(os.path.dirname, paths)]):
+        with suppress(OSError):
+            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

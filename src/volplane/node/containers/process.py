@@ -112,7 +112,13 @@ class ProcessRuntime:
             self._starting[spec.id] = task
             task.add_done_callback(lambda done: self._forget_start(spec.id, done))
         # A caller that is cancelled leaves the start to its end: a container nobody knows of would be worse.
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and caller is not None and not caller.cancelling():
+                raise StartFailed("the start was cancelled") from None
+            raise
 
     def _forget_start(self, id: str, task: asyncio.Task[State]) -> None:
         if self._starting.get(id) is task:

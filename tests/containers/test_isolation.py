@@ -66,6 +66,27 @@ async def test_the_data_directory_is_empty_inside() -> None:
         shutil.rmtree(data)
 
 
+async def test_what_is_to_be_covered_may_come_later_than_the_launcher() -> None:
+    data = tempfile.mkdtemp(prefix="volplane-test-", dir="/var/lib")
+    late = f"{data}/late"
+    host = Host(threads=2)
+    runtime = ProcessRuntime(f"{data}/containers", host, cover=[f"{late}/a/b", f"{late}/a/c"])
+    log = f"{data}/log"
+    try:
+        await runtime.start(ContainerSpec(id="first", command=("true",), log_path=f"{data}/first"))
+        await runtime.wait("first")
+        await runtime.remove("first")
+        directory(late, "a", "b")
+        await runtime.start(ContainerSpec(id="one", command=("ls", "-A", late), log_path=log))
+        assert (await runtime.wait("one")).exit_code == 2
+        assert "No such file" in text_of(log)
+        await runtime.remove("one")
+    finally:
+        await runtime.close()
+        await host.close()
+        shutil.rmtree(data)
+
+
 SEPARATE = """
 import asyncio, os, sys
 from volplane.host import Host

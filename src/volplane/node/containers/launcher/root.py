@@ -175,11 +175,14 @@ def _copy_mode(source: str, target: str) -> None:
 
 def _hide(cover: Cover, path: str, mode: int | None) -> None:
     """Let something empty take the place of the machine's; what is not there yet stays away if it comes."""
-    outer = os.path.dirname(path)
-    if os.path.realpath(path) != path or not os.path.isdir(outer):
-        return  # only a link to somewhere else, or in no directory
+    if os.path.realpath(path) != path:
+        return  # only a link to somewhere else
+    while not os.path.isdir(os.path.dirname(path)):
+        path = os.path.dirname(path)  # if that comes, all of it stays away
     _make_parents(cover, path)
     place = _above(cover, path)
+    if os.path.lexists(place):
+        return
     if os.path.isdir(path):
         os.mkdir(place)
         _copy_mode(path, place)

@@ -30,7 +30,7 @@ _starting: dict[str, int] = {}  # what pods of this process will still open, by 
 
 
 class DescriptorBudget:
-    """`is_builtin`: whether a container runs inside this process; `set_pressure` sets the Node's condition."""
+    """`is_builtin` tells containers inside this process; `set_pressure` sets the condition of the Node."""
 
     def __init__(
         self, is_builtin: Callable[[Container], bool], set_pressure: Callable[[str, str, str], None]

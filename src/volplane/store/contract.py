@@ -52,6 +52,7 @@ class Listing(Struct, frozen=True):
 # ├── Future      the revision has not happened yet
 # ├── Overrun     this watcher was too slow; it must list again
 # ├── Failed      the keeper refused or does not answer; a write did not happen
+# │   └── RecordTooLarge   the keeper never takes a record of this size
 # ├── Uncertain   the keeper did not answer in time; the write may have happened, or may still happen
 # ├── Closed      the store is shut
 # └── InUse       another process has the store open
@@ -94,6 +95,10 @@ class Overrun(StoreError):
 
 
 class Failed(StoreError):
+    pass
+
+
+class RecordTooLarge(Failed):
     pass
 
 
@@ -167,6 +172,9 @@ class Store(Protocol):
 
     async def wait_for(self, revision: int) -> None:
         """Until readers see the revision."""
+
+    async def check(self) -> None:
+        """Raise Failed with the reason when a write now would not be stored; Closed."""
 
     async def compact(self, revision: int) -> None:
         """Raise the floor; lower or equal ones do nothing. Future."""

@@ -73,6 +73,9 @@ class MemoryStore:
     async def wait_for(self, revision: int) -> None:
         await self._waiters.wait(revision, self.revision)
 
+    async def check(self) -> None:
+        self._check()
+
     async def compact(self, revision: int) -> None:
         self._check()
         if revision > self.revision:

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CHECK_PATIENCE = 2.0  # seconds, as upstream's --etcd-readycheck-timeout
 MARK = b"volplane 1"  # who stores here, and in which format
 
 
@@ -271,6 +272,15 @@ class EtcdStore:
         return Stale(requests.record(self._keys, found[0])) if found else Missing(key)
 
     # Keeping house
+
+    async def check(self) -> None:
+        self._check()
+        try:
+            with real_work():
+                async with asyncio.timeout(CHECK_PATIENCE):
+                    await self._ask_revision()
+        except TimeoutError:
+            raise Failed(f"etcd does not answer within {CHECK_PATIENCE:g} s") from None
 
     async def compact(self, revision: int) -> None:
         self._check()

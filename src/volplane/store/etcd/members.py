@@ -17,7 +17,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from volplane.base import clock
-from volplane.store.contract import Failed, Uncertain
+from volplane.store.contract import Failed, RecordTooLarge, Uncertain
 from volplane.store.etcd.endpoints import Endpoint
 from volplane.store.etcd.outcome import Verdict, judge, text
 from volplane.store.etcd.proto import rpc_pb2 as pb
@@ -70,6 +70,7 @@ class Unreachable(Exception):
 
 _REFUSALS: dict[Verdict, type[Exception]] = {
     Verdict.REFUSED: Failed,
+    Verdict.TOO_LARGE: RecordTooLarge,
     Verdict.COMPACTED: PastGone,
     Verdict.FUTURE: NotYet,
 }

@@ -17,6 +17,7 @@ _Code = grpc.StatusCode
 class Verdict(StrEnum):
     REFUSED = "refused"  # not done, and no other member would do it
     ELSEWHERE = "elsewhere"  # not done by this member; another one may
+    TOO_LARGE = "too large"  # not done, and no other member would do it
     UNKNOWN = "unknown"  # done or not done
     FULL = "full"  # done or not done, and no other member has more room
     COMPACTED = "compacted"
@@ -25,7 +26,7 @@ class Verdict(StrEnum):
 
 _FINAL = frozenset(
     {
-        _Code.INVALID_ARGUMENT,  # too large a request, an empty key
+        _Code.INVALID_ARGUMENT,  # an empty key
         _Code.FAILED_PRECONDITION,
         _Code.PERMISSION_DENIED,
         _Code.UNAUTHENTICATED,
@@ -50,8 +51,8 @@ def judge(error: grpc.aio.AioRpcError) -> Verdict:
     if "database space exceeded" in text:
         # The write that finds the database full is applied, and answered with this error all the same.
         return Verdict.FULL
-    if "received message larger than max" in text:
-        return Verdict.REFUSED
+    if "request is too large" in text or "received message larger than max" in text:
+        return Verdict.TOO_LARGE
     if code is _Code.OUT_OF_RANGE and "compacted" in text:
         return Verdict.COMPACTED
     if code is _Code.OUT_OF_RANGE and "future revision" in text:

@@ -201,6 +201,11 @@ class SqliteStore:
 
     # Keeping house
 
+    async def check(self) -> None:
+        self._check()
+        with real_work():
+            await self._writer.check()
+
     async def compact(self, revision: int) -> None:
         self._check()
         if revision > self.revision:

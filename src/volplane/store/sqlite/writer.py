@@ -49,6 +49,7 @@ class Writer:
         self._gathered: list[Write] = []  # in this turn of the loop
         self._next: list[Write] = []
         self._broken: StoreError | None = None
+        self._refused = False  # the newest batch was: the disk is full, or was
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -78,6 +79,19 @@ class Writer:
         self.hand_over()
         self._queue.put(attempt)
         return done
+
+    async def check(self) -> None:
+        """Raise Failed when writes fail. The disk is tried only after a refusal: most checks sync nothing."""
+        if self._broken is not None:
+            raise Failed(str(self._broken))
+        if not self._thread.is_alive():
+            raise Failed("the store's writer has ended; restart to go on")
+        if self._refused:
+            await self.run(self._try_disk)
+
+    def _try_disk(self) -> None:
+        self._database.try_write()
+        self._refused = False
 
     def stop(self) -> None:
         """Finish what was handed over and end the thread. Blocks."""
@@ -121,12 +135,15 @@ class Writer:
             return Batch(writes, [], self._broken)
         rows = [(w.key, w.expected, 1 if w.value is None else 0, w.value) for w in writes]
         try:
-            return Batch(writes, self._database.append(rows))
+            batch = Batch(writes, self._database.append(rows))
+            self._refused = False
+            return batch
         except Exception as error:  # whatever it is, nobody may wait for this thread in vain
             return Batch(writes, [], self._judge(error))
 
     def _judge(self, error: Exception) -> StoreError:
         if isinstance(error, sqlite3.Error) and is_refused(error):
+            self._refused = True
             return Failed(f"the write was not stored: {error}")
         # After a failed sync nobody knows what is on the disk; only a restart, which reads it again, does.
         log.error("the store accepts no more writes", exc_info=error)

@@ -90,7 +90,7 @@ class App:
         self.streams = streams
         self.audit = audit
         self.reads, self.writes = Inflight(reads), Inflight(writes)
-        self.ready = False
+        self.health = public.Health(backend.store)
         self.started = asyncio.Event()
         self._ids = _ids()
 
@@ -132,7 +132,7 @@ class App:
         if not self.started.is_set():
             # Nobody's roles are known yet; who only wants to know how we are need not wait for them.
             if public.is_health(request.path):
-                return public.health(request, ready=False)
+                return await public.health(request, self.health)
             await self.started.wait()
         user = self._user(request, seen)
         target = parse(request.path)
@@ -231,7 +231,7 @@ class App:
         self._permit(user, path_act(request), seen)
         path = request.path.rstrip("/")
         if public.is_health(path):
-            return public.health(request, ready=self.ready)
+            return await public.health(request, self.health)
         if path == "/version":
             return answers.json(200, public.VERSION)
         if path == "/openid/v1/jwks":

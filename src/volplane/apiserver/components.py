@@ -16,7 +16,7 @@ from volplane.apiserver.negotiation import negotiate
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.list import Listed
-from volplane.store import Record
+from volplane.store import Record, StoreError
 from volplane.web import Request, Response
 
 STORE = "etcd-0"  # what clients look for, whatever keeps the state
@@ -26,7 +26,7 @@ DEPRECATED = "v1 ComponentStatus is deprecated in v1.19+"
 async def serve(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
     call.warnings.append(DEPRECATED)
     wanted, include = negotiate(request.headers.get("accept")), options.include_object(request.query)
-    record = _store(backend, entry)
+    record = await _store(backend, entry)
     if not call.name:
         asked = options.list_options(request.query, entry.facts)
         found = [record] if asked.selection.matches(entry.glance.read(record.value)) else []
@@ -37,8 +37,11 @@ async def serve(backend: Backend, entry: Entry, call: Call, request: Request) ->
     return answers.record(entry, record, wanted, include)
 
 
-def _store(backend: Backend, entry: Entry) -> Record:
-    """It answers, or nobody would be here: every request has read its namespace or its roles from it."""
-    healthy = ComponentCondition(type="Healthy", status="True", message="ok")
-    status = ComponentStatus(metadata=ObjectMeta(name=STORE), conditions=(healthy,))
+async def _store(backend: Backend, entry: Entry) -> Record:
+    try:
+        await backend.store.check()
+        condition = ComponentCondition(type="Healthy", status="True", message="ok")
+    except StoreError as error:
+        condition = ComponentCondition(type="Healthy", status="False", message=str(error))
+    status = ComponentStatus(metadata=ObjectMeta(name=STORE), conditions=(condition,))
     return Record(key=entry.key("", STORE), value=codec.stored(status), revision=0, created=0)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
 
 from volplane.api.errors import NotFound
 from volplane.base import metrics, trace
+from volplane.store import Store, StoreError
 from volplane.web import Request, Response
+
+log = logging.getLogger(__name__)
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
 VERSION = {
@@ -31,41 +35,80 @@ VERSION = {
 _TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
 _JSON = [("Content-Type", "application/json"), ("Cache-Control", "no-cache, private")]
 _HEALTH = ("healthz", "livez", "readyz")
-CHECKS = ("ping", "log", "etcd")  # by the names that monitoring asks for; etcd is the store, whatever it is
-_ALWAYS_WELL = frozenset({"ping", "log"})  # of whoever answers at all
+# By the names that monitoring asks for. etcd is the store, whatever it is: a server whose store is away must
+# get no requests, but a restart would not bring the store back, so that /livez does not ask it.
+STORE, START, SHUTDOWN = "etcd", "poststarthook/rbac/bootstrap-roles", "shutdown"
+CHECKS = {
+    "healthz": ("ping", "log", STORE, START),
+    "livez": ("ping", "log"),
+    "readyz": ("ping", "log", STORE, START, SHUTDOWN),
+}
+
+
+class Health:
+    """What a server knows of its own state, and the store's whenever somebody asks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.started = self.closing = False
+        self._logged = ""  # why the store failed when it was last asked
+
+    async def failures(self, names: Sequence[str]) -> dict[str, str]:
+        """The checks of these names that fail, with the reasons."""
+        found = {}
+        if STORE in names and (why := await self._store_failure()):
+            found[STORE] = why
+        if START in names and not self.started:
+            found[START] = "not finished"
+        if SHUTDOWN in names and self.closing:
+            found[SHUTDOWN] = "process is shutting down"
+        return found
+
+    async def _store_failure(self) -> str:
+        try:
+            await self._store.check()
+            why = ""
+        except StoreError as error:
+            why = str(error)
+        if why != self._logged:
+            log.warning("not ready: the store fails: %s", why) if why else log.info("the store answers again")
+            self._logged = why
+        return why
 
 
 def is_health(path: str) -> bool:
     return path.strip("/").partition("/")[0] in _HEALTH
 
 
-def health(request: Request, *, ready: bool) -> Response:
-    """`/readyz` is yes only after start-up; `?verbose` names what was checked; `/readyz/etcd` is one."""
-    top, _, check = request.path.strip("/").partition("/")
-    healthy = ready or top == "livez"
-    if check:
-        if check not in CHECKS:
+async def health(request: Request, state: Health) -> Response:
+    """`/readyz` asks the store; `?verbose` names what was checked; `/readyz/etcd` is one check alone."""
+    top, _, one = request.path.strip("/").partition("/")
+    checks = CHECKS[top]
+    if one:
+        if one not in checks:
             raise NotFound.path()
-        healthy = healthy or check in _ALWAYS_WELL
-    elif "verbose" in request.query.raw or not healthy:
-        return Response(status=200 if healthy else 500, headers=_TEXT, body=_checked(request, top, healthy))
-    return Response(status=200 if healthy else 500, headers=_TEXT, body=b"ok" if healthy else b"not ready")
+        failed = await state.failures((one,))
+        body = f"internal server error: {failed[one]}\n" if failed else "ok"
+        return Response(status=500 if failed else 200, headers=_TEXT, body=body.encode())
+    left_out = frozenset(request.query.all("exclude"))
+    failed = await state.failures([check for check in checks if check not in left_out])
+    verbose = failed or "verbose" in request.query.raw
+    body = _checked(top, checks, left_out, failed) if verbose else "ok"
+    return Response(status=500 if failed else 200, headers=_TEXT, body=body.encode())
 
 
-def _checked(request: Request, top: str, healthy: bool) -> bytes:
-    left_out = request.query.all("exclude")
+def _checked(top: str, checks: Sequence[str], left_out: Set[str], failed: Mapping[str, str]) -> str:
     lines = []
-    for check in CHECKS:
+    for check in checks:
         if check in left_out:
             lines.append(f"[+]{check} excluded: ok")
-        else:
-            well = healthy or check in _ALWAYS_WELL
-            lines.append(f"[+]{check} ok" if well else f"[-]{check} failed: reason withheld")
-    if unknown := [name for name in left_out if name not in CHECKS]:
+        else:  # anybody may ask, but not everybody needs to know where the store is: the log says why
+            lines.append(f"[-]{check} failed: reason withheld" if check in failed else f"[+]{check} ok")
+    if unknown := sorted(left_out.difference(checks)):
         quoted = ", ".join(f'"{name}"' for name in unknown)
         lines.append(f"warn: some health checks cannot be excluded: no matches for {quoted}")
-    lines.append(f"{top} check {'passed' if healthy else 'failed'}")
-    return "".join(f"{line}\n" for line in lines).encode()
+    lines.append(f"{top} check {'failed' if failed else 'passed'}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def told(document: Mapping[str, Any], media_type: str) -> Response:

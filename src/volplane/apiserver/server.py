@@ -59,10 +59,10 @@ class Server:
         await tell_client_ca(self.backend, self.ca.decode())
         self.write_kubeconfig(self.kubeconfig, ADMIN.name, ADMIN.groups)
         self._app.started.set()
-        self._app.ready = True
+        self._app.health.started = True
 
     async def close(self, grace: float = 5.0) -> None:
-        self._app.ready = False
+        self._app.health.closing = True
         await self.core.close()
         await self._listener.close(grace)
         await self._app.streams.close()

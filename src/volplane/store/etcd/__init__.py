@@ -278,7 +278,7 @@ class EtcdStore:
         try:
             with real_work():
                 async with asyncio.timeout(CHECK_PATIENCE):
-                    await self._ask_revision()
+                    await self._freshness.revision()  # which all who check at a time share
         except TimeoutError:
             raise Failed(f"etcd does not answer within {CHECK_PATIENCE:g} s") from None
 

@@ -127,6 +127,6 @@ def traced(request: Request) -> Response:
     For the benchmark and for whoever looks for lost time; not part of any API. Only `system:masters` may.
     """
     since = request.query.get("since")
-    after = int(since) if since.isdecimal() else 0
+    after = int(since) if since.isdecimal() and len(since) < 20 else 0
     spans = [span for span in trace.spans(request.query.get("subject")) if span.start >= after]
     return Response(status=200, headers=_JSON, body=msgspec.json.encode(spans, enc_hook=str))

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 
 MAX_OPERATIONS = 10_000
 
-_POSITION = re.compile(r"[+-]?[0-9]+")
+_POSITION = re.compile(r"[+-]?[0-9]{1,18}")
 _ABSENT = object()
 
 

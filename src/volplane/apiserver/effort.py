@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 LARGE = 16 * 1024  # bytes of input: what is read from as many takes a few milliseconds
@@ -62,6 +63,17 @@ async def run(size: int, notes: list[str], work: Callable[P, T], *args: P.args, 
     finally:
         _allowance.left = None
     return await _beside(work, *args, **more)
+
+
+async def each(items: Sequence[S], work: Callable[[S], T], at_once: int) -> list[T]:
+    """What the work makes of each item; others get their turn after so many."""
+    if len(items) <= at_once:
+        return [work(item) for item in items]
+    made: list[T] = []
+    for at in range(0, len(items), at_once):
+        made += [work(item) for item in items[at : at + at_once]]
+        await asyncio.sleep(0)
+    return made
 
 
 async def _beside(work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:

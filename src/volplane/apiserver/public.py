@@ -104,7 +104,7 @@ def _checked(top: str, checks: Sequence[str], left_out: Set[str], failed: Mappin
             lines.append(f"[+]{check} excluded: ok")
         else:  # anybody may ask, but not everybody needs to know where the store is: the log says why
             lines.append(f"[-]{check} failed: reason withheld" if check in failed else f"[+]{check} ok")
-    if unknown := sorted(left_out.difference(checks)):
+    if unknown := sorted(left_out - set(checks)):
         quoted = ", ".join(f'"{name}"' for name in unknown)
         lines.append(f"warn: some health checks cannot be excluded: no matches for {quoted}")
     lines.append(f"{top} check {'failed' if failed else 'passed'}")

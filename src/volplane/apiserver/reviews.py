@@ -60,11 +60,10 @@ Review = Callable[[Asked, Call, Any], Any]  # the answer
 
 async def serve(review: Review, server: Asked, call: Call, request: Request) -> Response:
     validation = options.field_validation(request.query, "create")
-    content_type = request.headers.get("content-type")
-    obj, warnings = decode.decode_body(call.kind, request.body, content_type, validation)
+    obj, warnings = await decode.decode_request(call.kind, request, validation)
     call.warnings.extend(warnings)
     answered = review(server, call, obj)
-    return answers.body(negotiate(request.headers.get("accept")), 201, codec.encode(answered))
+    return await answers.body(negotiate(request.headers.get("accept")), 201, codec.encode(answered))
 
 
 def _who_am_i(server: Asked, call: Call, review: SelfSubjectReview) -> SelfSubjectReview:

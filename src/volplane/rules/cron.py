@@ -25,7 +25,7 @@ _DESCRIPTORS = {
 }
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_EVERY = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|m|h)")
+_EVERY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h)")
 _DURATION = re.compile(rf"(?:{_EVERY.pattern})+")
 _DIGITS = 9  # of a number in a schedule: more than any field takes
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -18,7 +18,6 @@ from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.versions import decode_token, encode_token, not_older_than, number, too_large
 from volplane.store import Compacted, Future, Record
 
-READ_AT_ONCE = 500  # records that a selector looks at in one turn of the loop
 TOO_OLD = "The resourceVersion for the provided list is too old."
 TOKEN_TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new "
@@ -107,7 +106,9 @@ async def _selected(
     """Read on until the page is full. What remains could only be counted by reading it, so it is not."""
     chosen: list[Record] = []
     while True:
-        listing = await backend.store.list(prefix, after=after, limit=READ_AT_ONCE, revision=revision)
+        listing = await backend.store.list(
+            prefix, after=after, limit=asked.selection.at_once, revision=revision
+        )
         for at, record in enumerate(listing.records):
             if not asked.selection.matches(entry.glance.read(record.value)):
                 continue

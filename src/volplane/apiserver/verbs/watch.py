@@ -117,7 +117,7 @@ async def _start(backend: Backend, entry: Entry, call: Call, asked: Asked) -> tu
         await not_older_than(backend.store, asked.version)
     listing = await backend.store.list(entry.reach(call.namespace, asked.selection))
     notes = [_as_event(entry, record) for record in listing.records]
-    seen = await effort.each(notes, lambda note: note.type_for(asked.selection), AT_ONCE)
+    seen = await effort.each(notes, lambda note: note.type_for(asked.selection), asked.selection.at_once)
     told = [Told(ADDED, note, note.event.revision) for note, type in zip(notes, seen, strict=True) if type]
     if asked.initial and asked.bookmarks:
         told.append(Told(BOOKMARK, None, listing.revision, ends_initial=True))

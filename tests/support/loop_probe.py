@@ -136,16 +136,20 @@ class Measured:
         type: str = "application/json",
         **headers: str,
     ) -> Answer:
-        """One request over the connection that is kept; a server that hung up is connected to anew."""
+        """One request, whose body becomes JSON if it is not bytes."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if data is not None:
             sent.setdefault("content-type", type)
+        return self.send(method, path, data, sent)
+
+    def send(self, method: str, path: str, data: bytes | None, sent: Mapping[str, str]) -> Answer:
+        """The same, over the connection that is kept; a server that hung up is connected to anew."""
         for attempt in (1, 2):
             if self._connection is None:
                 self._connection = self.connect()
             try:
-                self._connection.request(method, path, body=data, headers=sent)
+                self._connection.request(method, path, body=data, headers=dict(sent))
                 got = self._connection.getresponse()
                 answer = Answer(got.status, dict(got.headers), got.read())
                 if got.will_close:

@@ -241,7 +241,7 @@ class App:
         if path == "/.well-known/openid-configuration":
             return public.told(metadata(), "application/json")
         if path == "/metrics":
-            return public.measured()
+            return await public.measured()
         if path == "/debug/trace":
             return public.traced(request)
         if path.startswith(_OPENAPI):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from volplane.api.errors import NotFound
+from volplane.apiserver import effort
 from volplane.base import metrics, trace
 from volplane.store import Store, StoreError
 from volplane.web import Request, Response
@@ -117,8 +118,10 @@ def told(document: Mapping[str, Any], media_type: str) -> Response:
     return Response(status=200, headers=headers, body=msgspec.json.encode(document))
 
 
-def measured() -> Response:
-    return Response(status=200, headers=[("Content-Type", metrics.CONTENT_TYPE)], body=metrics.render())
+async def measured() -> Response:
+    """All metrics; with a label for each verb and resource it takes 50 ms to write them down."""
+    text = await effort.run(effort.LARGE + 1, [], metrics.render)
+    return Response(status=200, headers=[("Content-Type", metrics.CONTENT_TYPE)], body=text)
 
 
 def traced(request: Request) -> Response:

@@ -196,7 +196,10 @@ def _check_head(entry: Entry, config: Map) -> None:
     if version != entry.kind.api_version or kind != entry.kind.kind:
         raise BadRequest(f"invalid object type: {_gvk(str(version), str(kind))}")
     metadata = config.get("metadata")
-    if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
+    if metadata is not None and not isinstance(metadata, dict):
+        shown = msgspec.json.encode(metadata).decode()
+        raise BadRequest(f"error decoding YAML: metadata: expected map, got {shown[:100]}")
+    if metadata and metadata.get("managedFields") is not None:
         raise BadRequest("metadata.managedFields must be nil")
 
 

@@ -32,23 +32,27 @@ class Figures:
     def __init__(self) -> None:
         self.statuses: Counter[int] = Counter()
         self.failures: list[str] = []
+        self.as_upstream: Counter[str] = Counter()
         self.longest, self.culprit = 0.0, ""
         self.start = self.end = 0
 
     def __str__(self) -> str:
         told = ", ".join(f"{count} x {status}" for status, count in sorted(self.statuses.items()))
         return (
-            f"{self.statuses.total()} requests (seed {SEED}): {told}; {len(self.failures)} unexpected 5xx; "
+            f"{self.statuses.total()} requests (seed {SEED}): {told}; {len(self.failures)} unexpected 5xx "
+            f"(as upstream's: {dict(self.as_upstream)}); "
             f"longest callback {self.longest * 1000:.1f} ms of CPU time; "
             f"memory {self.start >> 20} MiB -> {self.end >> 20} MiB"
         )
 
 
-def told_as_upstream(answer: Answer) -> bool:
+def told_as_upstream(answer: Answer) -> str:
+    """The words of a 500 that upstream answers to the same mistake, if it is one."""
     try:
-        return str(json.loads(answer.body).get("message")).startswith(AS_UPSTREAM)
+        message = str(json.loads(answer.body).get("message"))
     except ValueError:
-        return False
+        return ""
+    return next((words for words in AS_UPSTREAM if message.startswith(words)), "")
 
 
 def test_hostile_requests_are_the_clients_mistakes_and_stall_nobody(tmp_path: Path) -> None:
@@ -73,7 +77,9 @@ def test_hostile_requests_are_the_clients_mistakes_and_stall_nobody(tmp_path: Pa
                 figures.longest, figures.culprit = longest, f"{culprit} of {request}"
             if answer.status >= 500 and request.method == "HEAD":  # which does not say why
                 answer = server.send("GET", request.path, None, request.headers)
-            if answer.status >= 500 and not told_as_upstream(answer):
+            if answer.status >= 500 and (words := told_as_upstream(answer)):
+                figures.as_upstream[words] += 1
+            elif answer.status >= 500:
                 figures.failures.append(f"{answer.status} {answer.body[:500]!r} to {request}")
             if number == WARM_UP:
                 memory.tidy()

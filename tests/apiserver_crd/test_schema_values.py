@@ -334,6 +334,8 @@ def test_embedded_resources_name_their_kind() -> None:
         ("(?<n>a)b", "ab", "b"),
         ("(?i)^A$", "a", "b"),
         (r"^\$$", "$", "a"),
+        (r"^\pL+$", "äß", "1"),
+        (r"\Qa.b\E", "a.b", "axb"),
     ],
 )
 def test_patterns_mean_what_they_mean_in_go(pattern: str, fits: str, fails: str) -> None:
@@ -342,7 +344,7 @@ def test_patterns_mean_what_they_mean_in_go(pattern: str, fits: str, fails: str)
     assert not compiled.search(fails)
 
 
-@pytest.mark.parametrize("pattern", ["(", "a(?=b)", "(?<!a)b", r"(a)\1", r"\pL", "[[:nope:]]", "*"])
+@pytest.mark.parametrize("pattern", ["(", "a(?=b)", "(?<!a)b", r"(a)\1", r"\C", "a{1001}", "[[:nope:]]", "*"])
 def test_what_go_would_not_compile_is_refused(pattern: str) -> None:
     with pytest.raises(patterns.BadPattern):
         patterns.compile(pattern)

@@ -10,11 +10,14 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-_PATTERN = re.compile(r"^([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?$")
+_PATTERN = re.compile(r"^([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?$")
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BY_POWER = {v: k for k, v in _DECIMAL.items()}
 _BY_BINARY = {v: k for k, v in _BINARY.items()} | {0: ""}
+
+LONGEST = 256  # characters
+LARGEST_EXPONENT = 99  # nobody means more, and computing it takes all the memory there is
 
 MESSAGE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
@@ -29,10 +32,12 @@ class BadQuantity(ValueError):
 
 @lru_cache(maxsize=4096)
 def _read(text: str) -> tuple[Fraction, str]:
-    found = _PATTERN.match(text)
+    found = _PATTERN.match(text) if len(text) <= LONGEST else None
     if found is None:
         raise BadQuantity(text)
     sign, digits, binary, decimal, exponent = found.groups()
+    if exponent is not None and abs(int(exponent)) > LARGEST_EXPONENT:
+        raise BadQuantity(text)
     number = Fraction(digits)
     family = "decimal"
     if binary:

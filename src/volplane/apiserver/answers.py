@@ -14,7 +14,7 @@ import yaml
 from msgspec import Raw, Struct
 
 from volplane.api.errors import APIError, NotAcceptable
-from volplane.apiserver import tables
+from volplane.apiserver import effort, tables
 from volplane.apiserver.backend import Written
 from volplane.apiserver.feed import Note
 from volplane.apiserver.negotiation import JSON, METADATA, METADATA_LIST, YAML, Wanted
@@ -27,6 +27,9 @@ from volplane.web import Response
 
 HEADERS = [("Content-Type", JSON), ("Cache-Control", "no-cache, private")]
 INITIAL_END = "k8s.io/initial-events-end"
+
+YAML_COSTS = 8  # times what the rest of a request of the same size takes
+AT_ONCE, ROWS_AT_ONCE = 1000, 50  # items of a list that are made in one turn of the loop
 
 _encoder = msgspec.json.Encoder()
 
@@ -57,12 +60,17 @@ def success(code: int, details: dict[str, Any] | None = None) -> Response:
     return json(code, {**status, "code": code} if code == 201 else status)
 
 
-def body(wanted: Wanted, status: int, data: bytes) -> Response:
+async def body(wanted: Wanted, status: int, data: bytes) -> Response:
     """JSON bytes in the media type that was asked for."""
     if wanted.media == YAML:
-        text = yaml.dump(msgspec.json.decode(data), Dumper=_Dumper, sort_keys=False)
-        return Response(status=status, headers=[("Content-Type", YAML)], body=text.encode())
+        text = await effort.run(len(data) * YAML_COSTS, [], _as_yaml, data)
+        return Response(status=status, headers=[("Content-Type", YAML)], body=text)
     return Response(status=status, headers=HEADERS, body=data + b"\n")
+
+
+def _as_yaml(data: bytes) -> bytes:
+    text: str = yaml.dump(msgspec.json.decode(data), Dumper=_Dumper, sort_keys=False)
+    return text.encode()
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -75,20 +83,22 @@ class _Dumper(yaml.CSafeDumper):
 # One object
 
 
-def record(entry: Entry, found: Record, wanted: Wanted, include: str = "") -> Response:
+async def record(entry: Entry, found: Record, wanted: Wanted, include: str = "") -> Response:
     wire = entry.shape.wire(found.value, found.revision)
     if not wanted.transform:
-        return body(wanted, 200, wire)
-    return body(wanted, 200, _transformed(entry, wanted, include, wire, lambda: entry.feed.object(found)))
+        return await body(wanted, 200, wire)
+    return await body(
+        wanted, 200, _transformed(entry, wanted, include, wire, lambda: entry.feed.object(found))
+    )
 
 
-def written(outcome: Written, wanted: Wanted, include: str = "") -> Response:
+async def written(outcome: Written, wanted: Wanted, include: str = "") -> Response:
     entry = outcome.entry
     status = 201 if outcome.created else 200
     wire = entry.shape.wire(outcome.value, outcome.revision)
     if not wanted.transform:
-        return body(wanted, status, wire)
-    return body(wanted, status, _transformed(entry, wanted, include, wire, lambda: outcome.obj))
+        return await body(wanted, status, wire)
+    return await body(wanted, status, _transformed(entry, wanted, include, wire, lambda: outcome.obj))
 
 
 def _transformed(
@@ -135,24 +145,39 @@ def partial(wire: bytes, version: str = "v1") -> bytes:
 # Lists
 
 
-def listed(entry: Entry, found: Listed, wanted: Wanted, include: str = "") -> Response:
+async def listed(entry: Entry, found: Listed, wanted: Wanted, include: str = "") -> Response:
     meta = _list_meta(found)
-    wire = entry.shape.wire
+    records, wire = found.records, entry.shape.wire
     match wanted.transform:
         case "Table":
-            objects = [entry.feed.object(r) for r in found.records]
-            table = tables.render(entry.kind, objects, include or "Metadata", True, entry.strategy.printer)
-            table = {**table, "apiVersion": f"meta.k8s.io/{wanted.version}", "metadata": meta}
-            return body(wanted, 200, _encoder.encode(table))
+            return await body(wanted, 200, await _table(entry, records, meta, wanted, include or "Metadata"))
         case "PartialObjectMetadataList":
             head = f'{{"kind":"{METADATA_LIST}","apiVersion":"meta.k8s.io/{wanted.version}","metadata":'
-            items = [partial(wire(r.value, r.revision), wanted.version) for r in found.records]
-            return body(wanted, 200, _list(head.encode(), meta, items))
+            items = await effort.each(
+                records, lambda r: partial(wire(r.value, r.revision), wanted.version), ROWS_AT_ONCE
+            )
+            return await body(wanted, 200, _list(head.encode(), meta, items))
         case "PartialObjectMetadata":
             raise _no_list()
         case _:
-            items = [wire(r.value, r.revision) for r in found.records]
-            return body(wanted, 200, _list(entry.list_head, meta, items))
+            items = await effort.each(records, lambda r: wire(r.value, r.revision), AT_ONCE)
+            return await body(wanted, 200, _list(entry.list_head, meta, items))
+
+
+async def _table(
+    entry: Entry, records: Sequence[Record], meta: dict[str, Any], wanted: Wanted, include: str
+) -> bytes:
+    printer = entry.strategy.printer
+    table = tables.render(entry.kind, [], include, True, printer)
+
+    def rows(record: Record) -> Raw:
+        made = tables.render(entry.kind, [entry.feed.object(record)], include, False, printer)
+        return Raw(_encoder.encode(made["rows"][0]))
+
+    made = await effort.each(records, rows, ROWS_AT_ONCE)
+    return _encoder.encode(
+        {**table, "apiVersion": f"meta.k8s.io/{wanted.version}", "metadata": meta, "rows": made}
+    )
 
 
 def _list_meta(found: Listed) -> dict[str, Any]:

@@ -53,6 +53,8 @@ Reply = Response | Upgraded
 
 PATIENCE = 60.0  # seconds a request may take, streams left out
 BODY_LIMIT = 3 * 1024 * 1024
+WARNINGS = 50  # in one answer: Python's own client takes no more than a hundred headers
+WARNINGS_LENGTH, WARNING_LENGTH = 4096, 256  # characters of all warnings, and of one when there are more
 _PARTS = frozenset(
     {"status", "finalize", "ephemeralcontainers", "resize", "approval"}
 )  # of the object itself, see Strategy
@@ -119,7 +121,7 @@ class App:
         if isinstance(answer, Response):
             code = answer.status
             extra = [("Audit-Id", audit_id)]
-            extra += [("Warning", f"299 - {_quoted(text)}") for text in seen.warnings]
+            extra += [("Warning", f"299 - {_quoted(text)}") for text in _bounded(seen.warnings)]
             answer.headers = [*pairs(answer.headers), *extra]
         count, seconds = _measures(seen.verb, seen.resource, code)
         count.inc()
@@ -240,7 +242,7 @@ class App:
         if path == "/.well-known/openid-configuration":
             return public.told(metadata(), "application/json")
         if path == "/metrics":
-            return public.measured()
+            return await public.measured()
         if path == "/debug/trace":
             return public.traced(request)
         if path.startswith(_OPENAPI):
@@ -287,6 +289,19 @@ def _check(entry: Entry, verb: str, target: Target) -> None:
         raise MethodNotAllowed.of(kind, verb)
     if verb in ("update", "patch") and not target.name:
         raise MethodNotAllowed.of(kind, verb)
+
+
+def _bounded(warnings: list[str]) -> list[str]:
+    """As many as a client reads: each shortened, and the rest left out, when there is too much of it."""
+    if len(warnings) <= WARNINGS and sum(map(len, warnings)) <= WARNINGS_LENGTH:
+        return warnings
+    left, kept = WARNINGS_LENGTH, []
+    for text in warnings[:WARNINGS]:
+        left -= min(len(text), WARNING_LENGTH)
+        if left < 0:
+            break
+        kept.append(text[:WARNING_LENGTH])
+    return kept
 
 
 def _quoted(text: str) -> str:

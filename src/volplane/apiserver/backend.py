@@ -12,13 +12,16 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.core import Namespace
-from volplane.api.errors import Timeout
+from volplane.api.errors import Timeout, TooLarge
 from volplane.apiserver.auth.admission import Admission
 from volplane.apiserver.auth.issuer import Issuer
 from volplane.apiserver.registry import Entry, Registry
 from volplane.apiserver.strategy import Call, R
 from volplane.base import failpoint, trace
-from volplane.store import Event, Record, Store, Uncertain
+from volplane.store import Event, Record, RecordTooLarge, Store, Uncertain
+
+# What etcd takes in one request by default (1.5 MiB), less what the key and the conditions of a write take.
+OBJECT_LIMIT = 1536 * 1024 - 4 * 1024
 
 _TRACED = {
     "nodes": "node",
@@ -27,6 +30,12 @@ _TRACED = {
     "persistentvolumes": "pv",
     "volumeattachments.storage.k8s.io": "va",
 }
+
+
+def check_size(value: bytes, held: bytes = b"") -> None:
+    """The same limit on every store. What is larger already may become smaller. Raises TooLarge."""
+    if len(value) > OBJECT_LIMIT and len(value) > len(held):
+        raise TooLarge(f"Request entity too large: limit is {OBJECT_LIMIT}")
 
 
 class Written(Struct):
@@ -103,6 +112,8 @@ class _Door:
             self.span.__exit__(kind, error, where)
         if self.place and error is None:
             failpoint.hit(f"{self.place}:after")
+        if isinstance(error, RecordTooLarge):
+            raise TooLarge(f"Request entity too large: {error}") from error
         if isinstance(error, Uncertain):
             raise Timeout(f"Timeout: the request may or may not have taken effect: {error}") from error
 

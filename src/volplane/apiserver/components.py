@@ -30,11 +30,11 @@ async def serve(backend: Backend, entry: Entry, call: Call, request: Request) ->
     if not call.name:
         asked = options.list_options(request.query, entry.facts)
         found = [record] if asked.selection.matches(entry.glance.read(record.value)) else []
-        return answers.listed(entry, Listed(found, backend.store.revision), wanted, include)
+        return await answers.listed(entry, Listed(found, backend.store.revision), wanted, include)
     if call.name != STORE:
         told = f'componentstatus "{call.name}" not found'
         raise NotFound(told, details={"name": call.name, "kind": "componentstatus"})
-    return answers.record(entry, record, wanted, include)
+    return await answers.record(entry, record, wanted, include)
 
 
 async def _store(backend: Backend, entry: Entry) -> Record:

@@ -42,29 +42,29 @@ def _wanted(entry: Entry, request: Request, *, lists: bool = False) -> Wanted:
     return wanted
 
 
-def _decoded(entry: Entry, call: Call, request: Request) -> object:
+async def _decoded(entry: Entry, call: Call, request: Request) -> object:
+    call.size = len(request.body)
     validation = options.field_validation(request.query, call.verb)
-    obj, warnings = decode.decode_body(
-        entry.kind, request.body, request.headers.get("content-type"), validation
-    )
+    obj, warnings = await decode.decode_request(entry.kind, request, validation)
     call.warnings.extend(warnings)
     return obj
 
 
 async def on_create(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
     wanted = _wanted(entry, request)
-    outcome = await create(backend, entry, call, _decoded(entry, call, request))
-    return answers.written(outcome, wanted, options.include_object(request.query))
+    outcome = await create(backend, entry, call, await _decoded(entry, call, request))
+    return await answers.written(outcome, wanted, options.include_object(request.query))
 
 
 async def on_update(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
     wanted = _wanted(entry, request)
-    outcome = await update(backend, entry, call, _decoded(entry, call, request))
-    return answers.written(outcome, wanted, options.include_object(request.query))
+    outcome = await update(backend, entry, call, await _decoded(entry, call, request))
+    return await answers.written(outcome, wanted, options.include_object(request.query))
 
 
 async def on_patch(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
     wanted = _wanted(entry, request)
+    call.size = len(request.body)
     validation = options.field_validation(request.query, "patch")
     content_type = request.headers.get("content-type")
     applies = patches.media_type(entry.kind, content_type) == patches.APPLY
@@ -73,20 +73,20 @@ async def on_patch(backend: Backend, entry: Entry, call: Call, request: Request)
         outcome = await apply(backend, entry, call, request.body, force=force, validation=validation)
     else:
         outcome = await patch(backend, entry, call, content_type, request.body, validation=validation)
-    return answers.written(outcome, wanted, options.include_object(request.query))
+    return await answers.written(outcome, wanted, options.include_object(request.query))
 
 
 async def on_get(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
     wanted = _wanted(entry, request)
     found = await get(backend, entry, call, version=request.query.get("resourceVersion"))
-    return answers.record(entry, found, wanted, options.include_object(request.query))
+    return await answers.record(entry, found, wanted, options.include_object(request.query))
 
 
 async def on_list(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
     wanted = _wanted(entry, request, lists=True)
     asked = options.list_options(request.query, entry.facts)
     found = await list_records(backend, entry, call, asked)
-    return answers.listed(entry, found, wanted, options.include_object(request.query))
+    return await answers.listed(entry, found, wanted, options.include_object(request.query))
 
 
 async def on_delete(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
@@ -98,7 +98,7 @@ async def on_delete(backend: Backend, entry: Entry, call: Call, request: Request
         meta = entry.shape.metadata(outcome.obj)
         details = {"name": meta.name, "group": entry.kind.group, "kind": entry.kind.plural, "uid": meta.uid}
         return answers.success(200, {k: v for k, v in details.items() if v})
-    answer = answers.written(outcome, wanted)
+    answer = await answers.written(outcome, wanted)
     if not outcome.gone and how.orphan_dependents is False:
         answer.status = 202
     return answer
@@ -109,7 +109,7 @@ async def on_delete_collection(backend: Backend, entry: Entry, call: Call, reque
     how = options.delete_options(request)
     call = structs.replace(call, dry_run=call.dry_run or bool(how.dry_run))
     asked = options.list_options(request.query, entry.facts)
-    return answers.listed(entry, await delete_collection(backend, entry, call, asked, how), wanted)
+    return await answers.listed(entry, await delete_collection(backend, entry, call, asked, how), wanted)
 
 
 async def on_watch(backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
@@ -165,14 +165,13 @@ async def _stream(
 async def on_post(post: Post, backend: Backend, entry: Entry, call: Call, request: Request) -> Response:
     validation = options.field_validation(request.query, "create")
     kind = kinds.of(post.type)
-    content_type = request.headers.get("content-type")
-    obj, warnings = decode.decode_body(kind, request.body, content_type, validation)
+    obj, warnings = await decode.decode_request(kind, request, validation)
     call.warnings.extend(warnings)
     await backend.admission.post(call, obj)
     made = await post.act(backend, entry, call, obj)
     if made is None:
         return answers.success(201)
-    return answers.body(_wanted(entry, request), 201, codec.encode(made))
+    return await answers.body(_wanted(entry, request), 201, codec.encode(made))
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from msgspec import structs, to_builtins
+from msgspec import json, structs
 
 from volplane.api import codec
 from volplane.api.authentication import (
@@ -60,11 +60,10 @@ Review = Callable[[Asked, Call, Any], Any]  # the answer
 
 async def serve(review: Review, server: Asked, call: Call, request: Request) -> Response:
     validation = options.field_validation(request.query, "create")
-    content_type = request.headers.get("content-type")
-    obj, warnings = decode.decode_body(call.kind, request.body, content_type, validation)
+    obj, warnings = await decode.decode_request(call.kind, request, validation)
     call.warnings.extend(warnings)
     answered = review(server, call, obj)
-    return answers.body(negotiate(request.headers.get("accept")), 201, codec.encode(answered))
+    return await answers.body(negotiate(request.headers.get("accept")), 201, codec.encode(answered))
 
 
 def _who_am_i(server: Asked, call: Call, review: SelfSubjectReview) -> SelfSubjectReview:
@@ -119,7 +118,7 @@ def _wrong(review: Access) -> list[Cause]:
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     if resource is not None and path is not None:
         told = "cannot be specified in combination with resourceAttributes"
-        return [invalid("spec.nonResourceAttributes", to_builtins(path), told)]
+        return [invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), told)]
     if resource is None and path is None:
         told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         return [invalid("spec.resourceAttributes", None, told)]
@@ -134,21 +133,23 @@ def _wrong_subject(review: SubjectAccessReview | LocalSubjectAccessReview) -> li
 
 def _wrong_metadata(meta: ObjectMeta) -> list[Cause]:
     bare = structs.replace(meta, managed_fields=()) == ObjectMeta()
-    return [] if bare else [invalid("metadata", to_builtins(meta), "must be empty")]
+    return [] if bare else [invalid("metadata", json.decode(json.encode(meta)), "must be empty")]
 
 
 def _wrong_place(review: LocalSubjectAccessReview) -> list[Cause]:
     meta = review.metadata
     wrong: list[Cause] = []
     if structs.replace(meta, namespace="", managed_fields=()) != ObjectMeta():
-        wrong.append(invalid("metadata", to_builtins(meta), "must be empty except for namespace"))
+        wrong.append(
+            invalid("metadata", json.decode(json.encode(meta)), "must be empty except for namespace")
+        )
     resource, path = review.spec.resource_attributes, review.spec.non_resource_attributes
     if resource is not None and resource.namespace != meta.namespace:
         told = "must match metadata.namespace"
         wrong.append(invalid("spec.resourceAttributes.namespace", resource.namespace, told))
     if path is not None:
         told = "disallowed on this kind of request"
-        wrong.append(invalid("spec.nonResourceAttributes", to_builtins(path), told))
+        wrong.append(invalid("spec.nonResourceAttributes", json.decode(json.encode(path)), told))
     return wrong
 
 

@@ -18,6 +18,8 @@ from volplane.api.selectors import Fields, Labels
 from volplane.apiserver.facts import Facts, Selectable
 from volplane.apiserver.shape import OPENING
 
+OBJECTS_AT_ONCE = 500
+
 Values = tuple[Mapping[str, str], Mapping[str, str]]  # labels, fields
 
 
@@ -49,6 +51,12 @@ class Selection(Struct, frozen=True):
     @property
     def everything(self) -> bool:
         return self.labels is None and self.fields is None
+
+    @property
+    def at_once(self) -> int:
+        """How many objects it may look at in one turn of the loop: the more it asks of each, the fewer."""
+        cost = 10 + sum(1 + len(r.values) // 10 for r in (self.labels.requirements if self.labels else ()))
+        return max(OBJECTS_AT_ONCE * 10 // (cost + len(self.fields.terms if self.fields else ())), 1)
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from volplane.apiserver.local import Local
 from volplane.apiserver.settings import Settings
 from volplane.apiserver.strategy import User
 from volplane.apiserver.subresources.streams import Streams
+from volplane.base.loop_lag import LoopLag
 from volplane.store import Store
 from volplane.web import tls
 
@@ -42,6 +43,7 @@ class Server:
         self.ca: bytes = pki.authority.pair.cert
         self.kubeconfig = Path(settings.data_dir) / "kubeconfig"
         self._app = app
+        self._lag = LoopLag()
         self._listener = listener
 
     def local(self, user: User = ADMIN) -> Local:
@@ -63,6 +65,7 @@ class Server:
 
     async def close(self, grace: float = 5.0) -> None:
         self._app.health.closing = True
+        self._lag.close()
         await self.core.close()
         await self._listener.close(grace)
         await self._app.streams.close()

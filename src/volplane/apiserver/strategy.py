@@ -70,6 +70,7 @@ class Call(Struct):
     subresource: str = ""
     dry_run: bool = False
     manager: str = ""  # fieldManager, or what the User-Agent says; "": what is created has no owner
+    size: int = 0  # bytes of the request's body
     may: Callable[[str], None] = _anything  # raises when the user may not do this verb to the same thing
     warnings: list[str] = field(default_factory=list)  # hooks append; each becomes a Warning header
     annotations: dict[str, str] = field(default_factory=dict)  # hooks add; they go to the audit log

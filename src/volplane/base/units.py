@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def duration(text: str) -> float:
@@ -14,10 +15,9 @@ def duration(text: str) -> float:
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":
         return 0.0
-    parts = _PART.findall(rest)
-    if not parts or "".join(number + unit for number, unit in parts) != rest:
+    if not _WHOLE.fullmatch(rest):
         raise ValueError(f"invalid duration {text!r}")
-    return sign * sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return sign * sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(rest))
 
 
 def format_duration(seconds: float) -> str:

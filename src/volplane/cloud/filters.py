@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -83,10 +82,8 @@ def chosen(
 def _test(
     name: str, values: Sequence[str], facts: Facts[T], tags: Callable[[T], Mapping[str, str]]
 ) -> Callable[[T], bool]:
-    patterns = [_pattern(value) for value in values]
-
     def passes(found: Iterable[str]) -> bool:
-        return any(pattern.fullmatch(value) for value in found for pattern in patterns)
+        return any(fits(pattern, value) for value in found for pattern in values)
 
     if name.startswith("tag:"):
         key = name.removeprefix("tag:")
@@ -99,9 +96,24 @@ def _test(
     return lambda item: passes(read(item))
 
 
-def _pattern(value: str) -> re.Pattern[str]:
-    escaped = re.escape(value).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.compile(escaped, re.DOTALL)
+def fits(pattern: str, value: str) -> bool:
+    """Does the value have this form? A star that took too little takes one more: no other is tried again, so
+    that the time is at most the product of the lengths, unlike a regular expression's.
+    """
+    at = place = 0
+    star, taken = -1, 0  # the last star, and where what it takes ends
+    while place < len(value):
+        if pattern[at : at + 1] == "*":
+            star, taken = at, place
+            at += 1
+        elif pattern[at : at + 1] in ("?", value[place]):
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            taken += 1
+            at, place = star + 1, taken
+        else:
+            return False
+    return not pattern[at:].strip("*")
 
 
 def page(items: Sequence[T], key: Callable[[T], str], wanted: Parameters) -> tuple[list[T], str | None]:

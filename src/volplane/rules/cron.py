@@ -25,8 +25,11 @@ _DESCRIPTORS = {
 }
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_EVERY = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|m|h)")
+_EVERY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h)")
+_DURATION = re.compile(rf"(?:{_EVERY.pattern})+")
+_DIGITS = 9  # of a number in a schedule: more than any field takes
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST = 9.2e9  # seconds: what 64 bits of nanoseconds hold
 _HORIZON = 5 * 366  # days in which every possible date comes once, the 29th of February included
 
 
@@ -157,13 +160,16 @@ def _range(text: str, bounds: Bounds) -> range:
 def _number(text: str, bounds: Bounds) -> int:
     if text.lower() in bounds.names:
         return bounds.names[text.lower()]
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS:
         raise BadSchedule(f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": invalid syntax')
     return int(text)
 
 
 def _duration(text: str) -> float:
-    parts = _EVERY.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    # As a whole first: looking for parts in a long number without a unit takes the square of its length.
+    seconds = 0.0
+    if _DURATION.fullmatch(text):
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _EVERY.findall(text))
+    if not 0 < seconds < _LONGEST:
         raise BadSchedule(f"failed to parse duration @every {text}")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return seconds

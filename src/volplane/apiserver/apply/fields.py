@@ -195,5 +195,5 @@ def _key(text: str) -> str:
         case "v:":
             return value(_decode(rest))
         case "i:":
-            return f"i:{int(rest)}" if rest.isdecimal() else ""
+            return f"i:{int(rest)}" if rest.isdecimal() and len(rest) < 19 else ""
     return ""  # of a later time: dropped

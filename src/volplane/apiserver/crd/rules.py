@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from volplane.api.errors import Cause, duplicate, forbidden, invalid, required
+from volplane.apiserver import effort
 from volplane.apiserver.crd import cel
 from volplane.apiserver.crd.cel import Budget, Failure, Flaw, Maybe, Program, types
 from volplane.apiserver.crd.cel.declare import type_of, value_of
@@ -224,12 +225,18 @@ class Check:
         return _verdict(rule, kind, new, self._message(rule, values), _joined(path, rule.field)), True
 
     def _limited(self, program: Program, values: Mapping[str, Any]) -> Any:
-        budget = Budget(min(RULE_STEPS, self._budget.left))
-        before = budget.left
+        allowed = min(RULE_STEPS, self._budget.left)
+        here = effort.allowance()
+        steps = allowed if here is None else min(allowed, here)
+        budget = Budget(steps)
         try:
             return program.run(values, budget)
+        except cel.Exhausted:
+            effort.spend(allowed)  # what is too much for the loop may be well within what a rule may take
+            raise
         finally:
-            self._budget.left -= before - max(budget.left, 0)
+            self._budget.left -= steps - max(budget.left, 0)
+            effort.spend(steps - max(budget.left, 0))
 
     def _message(self, rule: Rule, values: Mapping[str, Any]) -> str:
         """The message an expression makes, if it makes a sensible one."""

@@ -13,10 +13,14 @@ from volplane.api import kinds
 from volplane.api.errors import BadRequest, Cause, Invalid, UnsupportedMediaType
 from volplane.api.kinds import Kind
 from volplane.api.object import Object
+from volplane.apiserver import effort
 from volplane.apiserver.decode import protobuf
-from volplane.apiserver.decode.parse import Malformed, parse_json, parse_yaml
+from volplane.apiserver.decode.limits import Malformed
+from volplane.apiserver.decode.parse import parse_json
 from volplane.apiserver.decode.walk import Mismatch, walker
 from volplane.apiserver.decode.words import type_error
+from volplane.apiserver.decode.yaml_text import parse_yaml
+from volplane.web import Request
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -24,6 +28,8 @@ PROTOBUF = protobuf.MEDIA_TYPE
 TEXTS = (JSON, YAML)
 ACCEPTED = (*TEXTS, PROTOBUF)
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
+
+OTHERS_COST = 8  # times what reading JSON of the same length takes
 
 _SCHEME = "pkg/api/legacyscheme/scheme.go:30"
 # Upstream takes this one to this day: it has the same fields, and kubectl up to 1.21 drains with it.
@@ -50,6 +56,13 @@ def decode_body(kind: Kind, body: bytes, content_type: str, validation: str = WA
     if findings and validation == STRICT:
         raise _refused(kind, f"strict decoding error: {', '.join(findings[:_MAX_FINDINGS])}")
     return obj, findings if validation == WARN else []
+
+
+async def decode_request(kind: Kind, request: Request, validation: str = WARN) -> tuple[Any, list[str]]:
+    """`decode_body` of a request, beside the loop if the body is large."""
+    body, content_type = request.body, request.headers.get("content-type")
+    size = len(body) if _media(content_type) in ("", JSON) else len(body) * OTHERS_COST
+    return await effort.run(size, [], decode_body, kind, body, content_type, validation)
 
 
 def _by_number(kind: Kind, of: type[Object], body: bytes) -> Any:
@@ -132,7 +145,7 @@ def _check_options(of: type[Object], kind: Any) -> None:
 
 def read(body: bytes, content_type: str, *, accepted: tuple[str, ...] = ACCEPTED) -> tuple[Any, list[str]]:
     """A body of text as plain data, and its duplicate fields. Raises Malformed or UnsupportedMediaType."""
-    name = content_type.partition(";")[0].strip().lower()
+    name = _media(content_type)
     if name in ("", JSON):
         document, duplicates = parse_json(body)
         return document, [f'duplicate field "{path}"' for path in duplicates]
@@ -144,6 +157,10 @@ def read(body: bytes, content_type: str, *, accepted: tuple[str, ...] = ACCEPTED
         "the body of the request was in an unknown format - "
         f"accepted media types include: {', '.join(accepted)}"
     )
+
+
+def _media(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def _document(kind: Kind, body: bytes, content_type: str) -> tuple[dict[str, Any], list[str]]:

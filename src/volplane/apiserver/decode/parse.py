@@ -1,4 +1,4 @@
-"""Request bodies as plain data: JSON or YAML, with the paths of members that occur twice.
+"""Request bodies as plain data: JSON (and YAML, see `yaml_text`), with the paths of members that occur twice.
 
 Reading JSON twice costs more than the rest of a write together, so the fast parser reads it once and the
 members of the result are counted against the keys in the text; only when they differ is the body read again
@@ -11,19 +11,17 @@ import re
 from typing import Any
 
 import msgspec
-import yaml
+
+from volplane.apiserver.decode.limits import Malformed, check_values
 
 # A quote that is not escaped, then a colon: the end of a member's name.
 _KEY_END = re.compile(rb'(?<!\\)"[ \t\r\n]*:')
 _decoder = msgspec.json.Decoder()
 
 
-class Malformed(ValueError):
-    """The body is neither JSON nor YAML, whichever it claims to be."""
-
-
 def parse_json(body: bytes) -> tuple[Any, list[str]]:
     """The document, and the path of each duplicate member (`spec.x`, `[0].path`)."""
+    check_values(body)
     try:
         document = _decoder.decode(body)
         if len(_KEY_END.findall(body)) == _members(document):
@@ -88,60 +86,3 @@ def _walk_pairs(value: Any, path: str, found: list[str]) -> None:
     elif isinstance(value, list):
         for at, inner in enumerate(value):
             _walk_pairs(inner, f"{path}[{at}]", found)
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML as the API reads it: dates stay text, and duplicate keys are noticed."""
-
-    duplicates: list[str]
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
-    loader.flatten_mapping(node)
-    out: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key = _key(loader.construct_object(key_node, deep=True))
-        if key in out:
-            loader.duplicates.append(f'line {key_node.start_mark.line + 1}: key "{key}" already set in map')
-        out[key] = loader.construct_object(value_node, deep=True)
-    return out
-
-
-def _key(value: Any) -> str:
-    """JSON has text keys only."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    raise Malformed(f"error converting YAML to JSON: unsupported map key of type: {type(value).__name__}")
-
-
-def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
-    return str(node.value)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _text)
-
-
-def parse_yaml(body: bytes) -> tuple[Any, list[str]]:
-    """The first document of a YAML text, and a sentence for each duplicate key."""
-    loader = _Loader(body)
-    loader.duplicates = []
-    try:
-        document = loader.get_single_data()
-    except yaml.YAMLError as error:
-        raise Malformed(f"error converting YAML to JSON: yaml: {_yaml_words(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"error converting YAML to JSON: {error}") from error
-    finally:
-        loader.dispose()
-    return document, loader.duplicates
-
-
-def _yaml_words(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    return f"line {mark.line + 1}: {problem}" if mark is not None else problem

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from email.utils import format_datetime
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ from msgspec import Struct
 from volplane.api.errors import MethodNotAllowed, NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import ObjectMeta
+from volplane.apiserver import effort
 from volplane.apiserver.crd.custom.publish import model
 from volplane.apiserver.discovery import grouped
 from volplane.apiserver.openapi import gnostic, v2, v3
@@ -46,6 +48,7 @@ class Documents:
     def __init__(self, registry: Registry, before: Documents | None = None) -> None:
         self.version = registry.version
         self._registry = registry
+        self._kinds = registry.kinds()  # now: documents are made beside the loop, where kinds come and go
         self.group_versions = _group_versions(registry)
         self._made: dict[str, Document] = {}
         if before is not None:
@@ -58,6 +61,10 @@ class Documents:
             body = make()
             self._made[name] = Document(body, hashlib.sha512(body).hexdigest().upper(), media)
         return self._made[name]
+
+    async def beside(self, name: str, make: Callable[[], Document]) -> Document:
+        """One that is made beside the loop: with large definitions it takes its time."""
+        return self._made.get(name) or await effort.run(effort.LARGE + 1, [], make)
 
     def v3(self, group_version: str) -> Document:
         kinds = self.group_versions.get(group_version)
@@ -80,7 +87,7 @@ class Documents:
         return self.get("v2", lambda: msgspec.json.encode(self._v2()))
 
     def _v2(self) -> dict[str, Any]:
-        return v2.document(self._registry.kinds(), self._custom(v2=True))
+        return v2.document(self._kinds, self._custom(v2=True))
 
     def _custom(self, *, v2: bool) -> Custom:
         """Custom kinds are published as their definitions describe them."""
@@ -122,11 +129,14 @@ async def handle(registry: Registry, request: Request) -> Response:
     known = documents(registry)
     match request.path.rstrip("/"):
         case "/openapi/v2":
-            return _answer(known.v2(protobuf=_wants_protobuf(request.headers.get("accept"))), request)
+            protobuf = _wants_protobuf(request.headers.get("accept"))
+            name = "v2.pb" if protobuf else "v2"
+            return _answer(await known.beside(name, partial(known.v2, protobuf=protobuf)), request)
         case "/openapi/v3":
-            return _answer(known.root(), request)
+            return _answer(await known.beside("root", known.root), request)
         case path if path.startswith("/openapi/v3/"):
-            return _group_version(known, path.removeprefix("/openapi/v3/"), request)
+            name = path.removeprefix("/openapi/v3/")
+            return _group_version(name, await known.beside(name, partial(known.v3, name)), request)
     raise NotFound.path()
 
 
@@ -140,8 +150,7 @@ def _wants_protobuf(accept: str) -> bool:
     return False
 
 
-def _group_version(known: Documents, group_version: str, request: Request) -> Response:
-    document = known.v3(group_version)
+def _group_version(group_version: str, document: Document, request: Request) -> Response:
     given = request.query.get("hash")
     if not given:
         return _answer(document, request)

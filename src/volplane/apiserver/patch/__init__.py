@@ -12,7 +12,8 @@ from msgspec import Struct, json, to_builtins
 
 from volplane.api.errors import BadRequest, Invalid, TooLarge, UnsupportedMediaType
 from volplane.api.kinds import Kind
-from volplane.apiserver.decode.parse import Malformed, parse_json
+from volplane.apiserver.decode.limits import Malformed
+from volplane.apiserver.decode.parse import parse_json
 from volplane.apiserver.patch import jsonpatch, merge, strategic
 
 JSON = "application/json-patch+json"
@@ -116,6 +117,8 @@ def _json(kind: Kind, current: Map, operations: Any) -> Map:
     try:
         # Operations work in place, and on lists: what comes from an object has tuples.
         result = jsonpatch.apply(json.decode(json.encode(current)), operations)
+    except jsonpatch.CopiedTooMuch as error:
+        raise TooLarge(f"Request entity too large: {error}") from error
     except jsonpatch.PatchFailed as error:
         raise _unprocessable() from error
     if not isinstance(result, dict):

@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import json
 
 MAX_OPERATIONS = 10_000
+MAX_COPIED = 3 * 1024 * 1024  # bytes of JSON that all copies of one patch may make
 
-_POSITION = re.compile(r"[+-]?[0-9]+")
+_POSITION = re.compile(r"[+-]?[0-9]{1,18}")
 _ABSENT = object()
 
 
@@ -22,15 +23,33 @@ class PatchFailed(Exception):
     """An operation that cannot be carried out, or a `test` that is not true."""
 
 
+class CopiedTooMuch(Exception):
+    """Copies of copies: a few operations can make a document of any size."""
+
+    def __init__(self, copied: int) -> None:
+        super().__init__(
+            f"Unable to complete the copy, the accumulated size increase of copy is {copied}, "
+            f"exceeding the limit {MAX_COPIED}"
+        )
+
+
 def apply(document: dict[str, Any], operations: list[Any]) -> Any:
-    """The document after all operations. The document itself is changed on the way."""
+    """The document after all operations. The document itself is changed on the way.
+
+    Raises PatchFailed and CopiedTooMuch.
+    """
     root: Any = document
+    copied = 0
     for operation in operations:
         # A null in the list of operations is an operation without members.
         given = operation or {}
-        act = _ACTS.get(_text(given, "op"))
+        name = _text(given, "op")
+        if name == "copy":
+            copied += _copy(root, given, MAX_COPIED - copied)
+            continue
+        act = _ACTS.get(name)
         if act is None:
-            raise PatchFailed(f"Unexpected kind: {_text(given, 'op') or 'unknown'}")
+            raise PatchFailed(f"Unexpected kind: {name or 'unknown'}")
         root = act(root, given)
     return root
 
@@ -81,11 +100,16 @@ def _move(root: Any, operation: Mapping[str, Any]) -> Any:
     return root
 
 
-def _copy(root: Any, operation: Mapping[str, Any]) -> Any:
+def _copy(root: Any, operation: Mapping[str, Any], allowed: int) -> int:
+    """The bytes that were copied, as JSON: what is measured is also what the copy is made from."""
     value = _look(*_parent(root, _pointer(operation, "from"), "copy operation"))
     path = _pointer(operation, "path")
-    _insert(*_parent(root, path, "copy operation"), None if value is _ABSENT else to_builtins(value), path)
-    return root
+    parent, key = _parent(root, path, "copy operation")
+    text = json.encode(None if value is _ABSENT else value)
+    if len(text) > allowed:
+        raise CopiedTooMuch(MAX_COPIED - allowed + len(text))
+    _insert(parent, key, json.decode(text), path)
+    return len(text)
 
 
 def _test(root: Any, operation: Mapping[str, Any]) -> Any:
@@ -101,7 +125,6 @@ _ACTS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     "remove": _remove,
     "replace": _replace,
     "move": _move,
-    "copy": _copy,
     "test": _test,
 }
 

@@ -6,8 +6,11 @@ of a merged list: items that the patch names stand in the patch's order, and an 
 goes before the first named item that stood behind it.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from msgspec import json
 
 from volplane.api.object import Field, Object, schema
 from volplane.apiserver.patch.jsonpatch import same
@@ -83,9 +86,10 @@ def _retained(target: Map, patch: Map) -> tuple[Map, Map]:
     keys = patch[RETAIN]
     rest = {k: v for k, v in patch.items() if k != RETAIN}
     given = {k for k, v in rest.items() if v is not None and not k.startswith((DELETE_FROM, ORDER))}
-    if not isinstance(keys, list) or not given <= {k for k in keys if isinstance(k, str)}:
+    listed = {k for k in keys if isinstance(k, str)} if isinstance(keys, list) else set()
+    if not isinstance(keys, list) or not given <= listed:
         raise BadPatch("invalid patch format of retainKeys")
-    return {k: v for k, v in target.items() if k in keys}, rest
+    return {k: v for k, v in target.items() if k in listed}, rest
 
 
 def _merge_member(out: Map, key: str, value: Any, field: Field | None) -> None:
@@ -120,7 +124,8 @@ def _is_directed(value: Any) -> bool:
 def _delete_from(out: Map, key: str, values: Any) -> None:
     held = out.get(key)
     if isinstance(held, list | tuple) and isinstance(values, list):
-        out[key] = [item for item in held if not any(same(item, v) for v in values)]
+        gone = {_token(value) for value in values}
+        out[key] = [item for item in held if _token(item) not in gone]
     elif values is None:
         out.pop(key, None)
 
@@ -138,8 +143,7 @@ def _merge_list(held: list[Any], patch: list[Any], field: Field | None) -> list[
     if not held and not patch:
         return held
     if not _elements_are_maps(held, patch):
-        merged = [*held, *(v for v in _distinct(patch) if not _holds(held, v))]
-        return _arrange(_distinct(merged), order=patch, server=held, key="")
+        return _arrange(_distinct([*held, *patch]), order=patch, server=held, key="")
     base, plain = _special_elements(held, patch, field.merge_key)
     merged = _merge_elements(base, plain, field)
     return _arrange(merged, order=plain, server=base, key=field.merge_key)
@@ -157,29 +161,31 @@ def _elements_are_maps(*lists: list[Any]) -> bool:
 def _special_elements(held: list[Map], patch: list[Map], key: str) -> tuple[list[Map], list[Map]]:
     """The held elements after `$patch` elements did their work, and the patch's other elements."""
     plain = [element for element in patch if DIRECTIVE not in element]
-    base = held
+    gone: set[str | bytes] = set()
     for element in (e for e in patch if DIRECTIVE in e):
         match element[DIRECTIVE]:
             case "delete":
-                gone = _key_of(element, key)
-                base = [e for e in base if not same(e.get(key), gone)]
+                gone.add(_token(_key_of(element, key)))
             case "replace":
-                base = []
+                pass
             case "merge":
                 raise BadPatch("merging lists cannot yet be specified in the patch")
             case other:
                 raise BadPatch(f"unknown patch type: {other} in map: {go_text(element)}")
     if any(e.get(DIRECTIVE) == "replace" for e in patch):
         return plain, []
-    return base, plain
+    return [e for e in held if _token(e.get(key)) not in gone] if gone else held, plain
 
 
 def _merge_elements(base: list[Map], patch: list[Map], field: Field) -> list[Map]:
     key = field.merge_key or ""
     merged = list(base)
+    places = _places(base, key)
     for element in patch:
-        at = _find(merged, _key_of(element, key), key)
-        if at < 0:
+        token = _token(_key_of(element, key))
+        at = places.get(token)
+        if at is None:
+            places[token] = len(merged)
             merged.append(element)
         else:
             merged[at] = _merge_map(merged[at], element, _inside(field.item))
@@ -192,27 +198,24 @@ def _key_of(element: Map, key: str) -> Any:
     return element[key]
 
 
-def _find(elements: list[Any], wanted: Any, key: str) -> int:
-    if not key and type(wanted) is str:  # which is the same as nothing but an equal string
-        return elements.index(wanted) if wanted in elements else -1
+def _token(value: Any) -> str | bytes:
+    """What is the same for values that are equal as JSON texts, and for no others."""
+    return value if type(value) is str else json.encode(value, order="deterministic")
+
+
+def _places(elements: list[Any], key: str) -> dict[str | bytes, int]:
+    """Where the first element with each key stands, or the first of each value if there is no key."""
+    places: dict[str | bytes, int] = {}
     for at, element in enumerate(elements):
-        if key and (not isinstance(element, dict) or key not in element):
-            continue
-        if same(element[key] if key else element, wanted):
-            return at
-    return -1
-
-
-def _holds(elements: list[Any], wanted: Any) -> bool:
-    return _find(elements, wanted, "") >= 0
+        if not key:
+            places.setdefault(_token(element), at)
+        elif isinstance(element, dict) and key in element:
+            places.setdefault(_token(element[key]), at)
+    return places
 
 
 def _distinct(items: list[Any]) -> list[Any]:
-    out: list[Any] = []
-    for item in items:
-        if not _holds(out, item):
-            out.append(item)
-    return out
+    return [items[at] for at in _places(items, "").values()]
 
 
 # Order
@@ -279,7 +282,8 @@ def _arrange(merged: list[Any], *, order: list[Any], server: list[Any], key: str
     if key:
         for element in (*merged, *order):
             _key_of(_as_map(element), key)
-    ranks = [_find(order, e[key] if key else e, key) for e in merged]
+    places = _places(order, key)
+    ranks = [places.get(_token(e[key] if key else e), -1) for e in merged]
     named = [e for _, e in sorted(((r, e) for r, e in zip(ranks, merged, strict=True) if r >= 0), key=_first)]
     alone = [e for r, e in zip(ranks, merged, strict=True) if r < 0]
     if not alone or not named:
@@ -294,15 +298,17 @@ def _first(pair: tuple[int, Any]) -> int:
 def _weave(alone: list[Any], named: list[Any], server: list[Any], key: str) -> list[Any]:
     """Both keep their order; one of `alone` goes before one of `named` if it did so on the server."""
 
+    places = _places(server, key)
+
     def place(element: Any) -> int:
-        return _find(server, element[key] if key else element, key)
+        return places.get(_token(element[key] if key else element), -1)
 
     out: list[Any] = []
-    left, right = list(alone), list(named)
+    left, right = deque(alone), deque(named)
     while left and right:
         mine, other = place(left[0]), place(right[0])
-        out.append(left.pop(0) if 0 <= mine < other else right.pop(0))
-    return out + left + right
+        out.append((left if 0 <= mine < other else right).popleft())
+    return [*out, *left, *right]
 
 
 # Words

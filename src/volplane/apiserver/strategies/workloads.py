@@ -25,7 +25,7 @@ from volplane.apiserver.strategy import Call, Strategy
 
 HISTORY = 10
 PROGRESS_SECONDS = 600
-_PERCENT = re.compile(r"[0-9]+%")
+_PERCENT = re.compile(r"[0-9]{1,18}%")
 _PERCENT_WORDS = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex "
     "used for validation is '[0-9]+%')"

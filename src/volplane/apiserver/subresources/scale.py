@@ -11,7 +11,7 @@ from volplane.api.autoscaling import Scale, ScaleSpec, ScaleStatus
 from volplane.api.errors import Invalid, NotFound, invalid
 from volplane.api.meta import LabelSelector, ObjectMeta
 from volplane.api.selectors import Labels
-from volplane.apiserver import answers, decode, options
+from volplane.apiserver import answers, decode, effort, options
 from volplane.apiserver import patch as patches
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.negotiation import negotiate
@@ -30,9 +30,11 @@ async def serve(backend: Backend, entry: Entry, call: Call, request: Request) ->
         record = await backend.record(entry, call.namespace, call.name)
         if record is None:
             raise NotFound.of(entry.kind, call.name)
-        return answers.body(wanted, 200, codec.encode(scaling_of(entry).view(entry.feed.object(record))))
+        return await answers.body(
+            wanted, 200, codec.encode(scaling_of(entry).view(entry.feed.object(record)))
+        )
     outcome = await modify(backend, entry, call, _change(entry, call, request))
-    return answers.body(wanted, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
+    return await answers.body(wanted, 200, codec.encode(scaling_of(entry).view(outcome.obj)))
 
 
 def scaling_of(entry: Entry) -> Scaling:
@@ -76,19 +78,24 @@ def _selector(workload: Any) -> Labels:
     return Labels.of(selector)
 
 
+def _patched(request: Request, current: dict[str, Any], validation: str) -> Scale:
+    found: list[str] = []
+    content_type = request.headers.get("content-type")
+    result = patches.apply_patch(KIND, content_type, current, request.body, findings=found)
+    scale: Scale = decode.canonical(KIND, result, validation, findings=found)[0]
+    return scale
+
+
 def _change(entry: Entry, call: Call, request: Request) -> Any:
     validation = options.field_validation(request.query, call.verb)
-    content_type = request.headers.get("content-type")
     scaling, shape = scaling_of(entry), entry.shape
 
     async def scaled(workload: Any, record: Record) -> Any:
         if call.verb == "update":
-            scale, _ = decode.decode_body(KIND, request.body, content_type, validation)
+            scale, _ = await decode.decode_request(KIND, request, validation)
         else:
-            found: list[str] = []
             current = codec.builtins(scaling.current(workload))
-            result = patches.apply_patch(KIND, content_type, current, request.body, findings=found)
-            scale, _ = decode.canonical(KIND, result, validation, findings=found)
+            scale = await effort.run(len(request.body), [], _patched, request, current, validation)
         check_name(call, scale.metadata)
         if scale.spec.replicas < 0:
             told = invalid("spec.replicas", scale.spec.replicas, "must be greater than or equal to 0")

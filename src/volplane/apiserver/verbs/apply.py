@@ -14,14 +14,16 @@ from msgspec import structs
 
 from volplane.api.errors import AlreadyExists, BadRequest, Conflict
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver import decode
+from volplane.apiserver import decode, effort
 from volplane.apiserver.apply import document, lastapplied, managed, merging, tracking
 from volplane.apiserver.apply.managed import Entries, Managed
 from volplane.apiserver.apply.merging import Asked, Clash, Outcome
 from volplane.apiserver.backend import Backend, Written
-from volplane.apiserver.decode.parse import Malformed, parse_json, parse_yaml
+from volplane.apiserver.decode.limits import Malformed
+from volplane.apiserver.decode.parse import parse_json
 from volplane.apiserver.decode.walk import Mismatch, walker
 from volplane.apiserver.decode.words import type_error
+from volplane.apiserver.decode.yaml_text import parse_yaml
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import create, placed
@@ -35,7 +37,9 @@ Map = dict[str, Any]
 async def apply(
     backend: Backend, entry: Entry, call: Call, body: bytes, *, force: bool = False, validation: str = "Warn"
 ) -> Written:
-    config = _read(entry, call, body, validation)
+    call.size = len(body)
+    size = len(body) if _is_json(body) else len(body) * decode.OTHERS_COST
+    config = await effort.run(size, call.warnings, _read, entry, call, body, validation)
     asked = Asked(
         config,
         managed.applier(call.manager, call.subresource),
@@ -50,7 +54,8 @@ async def apply(
             pass  # somebody was faster: it is there now
 
     async def changed(old: Any, record: Record) -> Any:
-        return _applied(entry, call, asked, old, record)
+        size = len(body) + len(record.value)
+        return await effort.run(size, call.warnings, _applied, entry, call, asked, old, record)
 
     part = part_of(entry, call)._replace(owners=tracking.given)
     return await modify(backend, entry, call, changed, part)
@@ -64,7 +69,8 @@ async def _create(backend: Backend, entry: Entry, call: Call, asked: Asked) -> W
         raise Conflict.of(entry.kind, call.name, why)
     if given.get("resourceVersion"):
         raise Conflict.of(entry.kind, call.name)
-    outcome = _merged(entry, call, asked, {}, entry.ownership.empty(), {})
+    empty = entry.ownership.empty()
+    outcome = await effort.run(call.size, call.warnings, _merged, entry, call, asked, {}, empty, {})
     meta = entry.shape.metadata(outcome.obj)
     check_name(call, meta)
     return await create(
@@ -170,9 +176,13 @@ def _parse(body: bytes) -> tuple[Map, list[str]]:
     return document, duplicates
 
 
+def _is_json(body: bytes) -> bool:
+    return body.lstrip()[:1] == b"{"
+
+
 def _parse_any(body: bytes) -> tuple[Any, list[str]]:
     """Most clients send JSON, which is YAML as well, and reads a hundred times faster."""
-    if body.lstrip()[:1] == b"{":
+    if _is_json(body):
         try:
             document, duplicates = parse_json(body)
             return document, [f'duplicate field "{path}"' for path in duplicates]
@@ -186,7 +196,10 @@ def _check_head(entry: Entry, config: Map) -> None:
     if version != entry.kind.api_version or kind != entry.kind.kind:
         raise BadRequest(f"invalid object type: {_gvk(str(version), str(kind))}")
     metadata = config.get("metadata")
-    if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
+    if metadata is not None and not isinstance(metadata, dict):
+        shown = msgspec.json.encode(metadata).decode()
+        raise BadRequest(f"error decoding YAML: metadata: expected map, got {shown[:100]}")
+    if metadata and metadata.get("managedFields") is not None:
         raise BadRequest("metadata.managedFields must be nil")
 
 

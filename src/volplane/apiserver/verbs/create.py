@@ -12,10 +12,10 @@ from msgspec import structs
 
 from volplane.api import errors, names
 from volplane.api.errors import AlreadyExists, APIError, BadRequest, Cause, Forbidden, Invalid, NotFound
-from volplane.apiserver import metadata
+from volplane.apiserver import effort, metadata
 from volplane.apiserver.apply import tracking
 from volplane.apiserver.apply.managed import Entries
-from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.backend import Backend, Written, check_size
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.store import Exists
@@ -46,11 +46,16 @@ async def create(
     obj = shape.with_metadata(obj, fresh)
     if entry.kind.namespaced:
         await require_namespace(backend, entry, call, meta.name)
-    obj = strategy.defaults(obj)
-    obj = _owned(entry, obj, tracking.begun(entry, call, obj) if owners is None else owners)
+    obj = await effort.run(call.size, call.warnings, _filled, entry, call, obj, owners)
     obj = await strategy.admit_create(call, obj)
     await backend.admission.create(call, obj)
     return await _store(backend, entry, call, obj)
+
+
+def _filled(entry: Entry, call: Call, obj: Any, owners: Entries | None) -> Any:
+    """With its defaults, and with its owners."""
+    obj = entry.strategy.defaults(obj)
+    return _owned(entry, obj, tracking.begun(entry, call, obj) if owners is None else owners)
 
 
 def _owned(entry: Entry, obj: Any, owners: Entries) -> Any:
@@ -95,7 +100,7 @@ async def _store(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
     for _ in range(tries):
         name = meta.name or (names.generate(meta.generate_name) if meta.generate_name else "")
         named = shape.with_metadata(obj, structs.replace(meta, name=name))
-        named = _checked(entry, call, named)
+        named = await effort.run(call.size, call.warnings, _checked, entry, call, named)
         await backend.admission.validate_create(call, named)
         try:
             return await _commit(backend, entry, call, named, name)
@@ -117,6 +122,7 @@ def _checked(entry: Entry, call: Call, obj: Any) -> Any:
 async def _commit(backend: Backend, entry: Entry, call: Call, obj: Any, name: str) -> Written:
     key = entry.key(call.namespace, name)
     value = entry.shape.stored(obj)
+    check_size(value)
     if call.dry_run:
         if await backend.store.get(key) is not None:
             raise Exists(key)

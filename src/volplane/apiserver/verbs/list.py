@@ -6,6 +6,8 @@ long the reader takes, until that revision is compacted away (410).
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec import Struct
 
 from volplane.api.errors import BadRequest, Expired, Invalid, forbidden, not_supported
@@ -14,7 +16,7 @@ from volplane.apiserver.registry import Entry
 from volplane.apiserver.selection import EVERYTHING, Selection
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.versions import decode_token, encode_token, not_older_than, number, too_large
-from volplane.store import Compacted, Future, Listing, Record
+from volplane.store import Compacted, Future, Record
 
 TOO_OLD = "The resourceVersion for the provided list is too old."
 TOKEN_TOO_OLD = (
@@ -93,7 +95,8 @@ async def _page(
 ) -> Listed:
     if asked.selection.everything:
         listing = await backend.store.list(prefix, after=after, limit=asked.limit, revision=revision)
-        return _listed(listing.records, listing, prefix, listing.remaining)
+        last = listing.records[-1].key.removeprefix(prefix) if listing.remaining else ""
+        return _page_of(listing.records, listing.revision, last, listing.remaining)
     return await _selected(backend, entry, asked, prefix, revision, after)
 
 
@@ -103,16 +106,22 @@ async def _selected(
     """Read on until the page is full. What remains could only be counted by reading it, so it is not."""
     chosen: list[Record] = []
     while True:
-        wanted = asked.limit - len(chosen) if asked.limit else 0
-        listing = await backend.store.list(prefix, after=after, limit=wanted, revision=revision)
-        chosen += [r for r in listing.records if asked.selection.matches(entry.glance.read(r.value))]
-        if not listing.remaining or len(chosen) == asked.limit:
-            return _listed(chosen, listing, prefix, 0)
+        listing = await backend.store.list(
+            prefix, after=after, limit=asked.selection.at_once, revision=revision
+        )
+        for at, record in enumerate(listing.records):
+            if not asked.selection.matches(entry.glance.read(record.value)):
+                continue
+            chosen.append(record)
+            if len(chosen) == asked.limit:
+                more = listing.remaining or at + 1 < len(listing.records)
+                return _page_of(chosen, listing.revision, record.key.removeprefix(prefix) if more else "")
+        if not listing.remaining:
+            return _page_of(chosen, listing.revision)
         after, revision = listing.records[-1].key, listing.revision
+        await asyncio.sleep(0)
 
 
-def _listed(records: list[Record], listing: Listing, prefix: str, remaining: int) -> Listed:
-    token = ""
-    if listing.remaining:
-        token = encode_token(listing.revision, listing.records[-1].key.removeprefix(prefix))
-    return Listed(records, listing.revision, token, remaining)
+def _page_of(records: list[Record], revision: int, last: str = "", remaining: int = 0) -> Listed:
+    """`last`: the key that the next page begins behind, if there is one."""
+    return Listed(records, revision, encode_token(revision, last) if last else "", remaining)

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from volplane.api import codec
 from volplane.api.errors import Invalid
-from volplane.apiserver import decode
+from volplane.apiserver import decode, effort
 from volplane.apiserver.backend import Backend, Written
 from volplane.apiserver.patch import Reading, read_patch
 from volplane.apiserver.registry import Entry
@@ -38,12 +38,13 @@ async def patch(
 
     async def changed(old: Any, record: Record) -> Any:
         nonlocal reading
+        size = len(body) + len(record.value)
         if reading is None:
-            reading = read_patch(entry.kind, content_type, body)
+            reading = await effort.run(len(body), [], read_patch, entry.kind, content_type, body)
         # Who does not name the owners of fields leaves them as they are.
         owners = b"managedFields" in body
-        obj, warnings[:] = _in_parts(entry, old, reading, validation, owners=owners) or _whole(
-            entry, plain(entry, old, record, owners=owners), reading, validation
+        obj, warnings[:] = await effort.run(
+            size, [], _patched, entry, old, record, reading, validation, owners
         )
         meta = entry.shape.metadata(obj)
         check_name(call, meta)
@@ -53,6 +54,14 @@ async def patch(
     written = await modify(backend, entry, call, changed)
     call.warnings.extend(warnings)
     return written
+
+
+def _patched(
+    entry: Entry, old: Any, record: Record, reading: Reading, validation: str, owners: bool
+) -> tuple[Any, list[str]]:
+    return _in_parts(entry, old, reading, validation, owners=owners) or _whole(
+        entry, plain(entry, old, record, owners=owners), reading, validation
+    )
 
 
 def _whole(entry: Entry, current: dict[str, Any], reading: Reading, validation: str) -> tuple[Any, list[str]]:

@@ -15,10 +15,10 @@ from msgspec import structs
 
 from volplane.api.errors import APIError, BadRequest, Cause, Conflict, Invalid, NotFound, invalid
 from volplane.api.meta import ObjectMeta
-from volplane.apiserver import metadata
+from volplane.apiserver import effort, metadata
 from volplane.apiserver.apply import tracking
 from volplane.apiserver.apply.managed import Entries
-from volplane.apiserver.backend import Backend, Written
+from volplane.apiserver.backend import Backend, Written, check_size
 from volplane.apiserver.registry import Entry
 from volplane.apiserver.strategy import Call
 from volplane.apiserver.verbs.create import create, placed, stored
@@ -101,22 +101,35 @@ async def _settle(
     backend: Backend, entry: Entry, call: Call, record: Record, old: Any, new: Any, part: Part
 ) -> Written:
     strategy, shape = entry.strategy, entry.shape
+    check_version(entry, call.name, shape.metadata(old), shape.metadata(new), record.revision)
+    size = call.size + len(record.value)
+    new = await effort.run(size, call.warnings, _filled, entry, call, old, new, part)
+    new = await strategy.admit_update(call, old, new)
+    await backend.admission.update(call, old, new)
+    new = await effort.run(size, call.warnings, _checked, entry, call, old, new, part)
+    await backend.admission.validate_update(call, old, new)
+    return await commit(backend, entry, call, record, old, new)
+
+
+def _filled(entry: Entry, call: Call, old: Any, new: Any, part: Part) -> Any:
+    """With what the server keeps, with its defaults, and with its owners."""
+    shape = entry.shape
     was, wants = shape.metadata(old), shape.metadata(new)
-    check_version(entry, call.name, was, wants, record.revision)
     new = shape.with_metadata(new, metadata.carried(was, wants))
-    new = strategy.defaults(new)
+    new = entry.strategy.defaults(new)
     owners = part.owners(entry, call, old, new, wants.managed_fields)
     if owners is not was.managed_fields:
         meta = structs.replace(shape.metadata(new), managed_fields=owners)
         new = shape.with_metadata(new, meta)
-    new = await strategy.admit_update(call, old, new)
-    await backend.admission.update(call, old, new)
+    return new
+
+
+def _checked(entry: Entry, call: Call, old: Any, new: Any, part: Part) -> Any:
     new = part.prepare(call, old, new)
     if part.counts:
         new = _counted(entry, old, new)
     _validate(entry, call, old, new, part)
-    await backend.admission.validate_update(call, old, new)
-    return await commit(backend, entry, call, record, old, new)
+    return new
 
 
 def check_version(entry: Entry, name: str, was: ObjectMeta, wants: ObjectMeta, revision: int) -> None:
@@ -158,13 +171,18 @@ async def commit(backend: Backend, entry: Entry, call: Call, record: Record, old
     """Write what came out, unless nothing changed; remove it if this was what kept it."""
     if vanishes(entry, new):
         return await remove(backend, entry, call, record, new)
-    new = tracking.settled(entry, old, new)
-    value = entry.shape.stored(new)
+    new, value = await effort.run(call.size + len(record.value), [], _to_store, entry, old, new)
     if value == record.value or (len(value) == len(record.value) and new == old):
         return Written(entry, old, record.value, record.revision)
+    check_size(value, record.value)
     if call.dry_run:
         return Written(entry, new, value, record.revision)
     return await stored(entry, new, value, backend.update(call, entry, record, value))
+
+
+def _to_store(entry: Entry, old: Any, new: Any) -> tuple[Any, bytes]:
+    new = tracking.settled(entry, old, new)
+    return new, entry.shape.stored(new)
 
 
 def vanishes(entry: Entry, obj: Any) -> bool:

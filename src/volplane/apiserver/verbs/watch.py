@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 
 from volplane.api.errors import Expired, Invalid, forbidden, not_supported
+from volplane.apiserver import effort
 from volplane.apiserver.backend import Backend
 from volplane.apiserver.feed import ADDED, Note
 from volplane.apiserver.registry import Entry
@@ -25,6 +26,7 @@ from volplane.apiserver.verbs.versions import not_older_than, number
 from volplane.base import clock
 from volplane.store import Compacted, Event, Overrun, Record, Watch
 
+AT_ONCE = 500  # objects of the initial state that are told in one turn of the loop
 BOOKMARK = "BOOKMARK"
 BOOKMARK_PERIOD = 60.0
 FIRST_BOOKMARK = 0.02  # whoever goes on from a revision learns so that it has what it missed
@@ -90,8 +92,8 @@ async def watch(
     """
     deadline = clock.now() + (asked.seconds or random.uniform(*LIFETIME))
     revision, initial = await _start(backend, entry, call, asked)
-    if initial:
-        yield initial
+    for at in range(0, len(initial), AT_ONCE):
+        yield initial[at : at + AT_ONCE]
     try:
         async with backend.store.watch(
             entry.reach(call.namespace, asked.selection), revision=revision
@@ -114,11 +116,9 @@ async def _start(backend: Backend, entry: Entry, call: Call, asked: Asked) -> tu
     if not anew:
         await not_older_than(backend.store, asked.version)
     listing = await backend.store.list(entry.reach(call.namespace, asked.selection))
-    told = [
-        Told(ADDED, note, note.event.revision)
-        for note in (_as_event(entry, record) for record in listing.records)
-        if note.type_for(asked.selection)
-    ]
+    notes = [_as_event(entry, record) for record in listing.records]
+    seen = await effort.each(notes, lambda note: note.type_for(asked.selection), asked.selection.at_once)
+    told = [Told(ADDED, note, note.event.revision) for note, type in zip(notes, seen, strict=True) if type]
     if asked.initial and asked.bookmarks:
         told.append(Told(BOOKMARK, None, listing.revision, ends_initial=True))
     return listing.revision, told

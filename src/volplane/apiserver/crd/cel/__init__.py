@@ -19,7 +19,7 @@ from msgspec import Struct
 from volplane.apiserver.crd.cel import nodes, parser
 from volplane.apiserver.crd.cel.compiler import compile as _compile
 from volplane.apiserver.crd.cel.errors import Exhausted, Failure, Flaw
-from volplane.apiserver.crd.cel.running import Eval, Scope
+from volplane.apiserver.crd.cel.running import Eval, Scope, paid
 from volplane.apiserver.crd.cel.types import Type
 from volplane.apiserver.crd.cel.values import Budget, Maybe
 
@@ -45,7 +45,7 @@ def compile(source: str, variables: Mapping[str, Type]) -> Program:
     """Raises Flaw."""
     try:
         tree = parser.parse(source)
-        made = _compile(tree, variables)
+        made = paid(_compile(tree, variables), tree)
     except RecursionError as error:
         raise Flaw("expression recursion limit exceeded", 0) from error
     return Program(made.type, frozenset(nodes.names(tree)), made.run)

@@ -169,7 +169,7 @@ class _Compiler:
     def _bound(self, node: Macro, item: Type) -> list[Typed]:
         """The bodies, in which the variable stands for an element."""
         inner = _Compiler({**self._variables, node.variable: item})
-        return [inner.node(body) for body in node.bodies]
+        return [running.paid(inner.node(body), body) for body in node.bodies]
 
 
 # Types of members

@@ -14,12 +14,13 @@ from typing import Any
 from volplane.apiserver.crd.cel import types
 from volplane.apiserver.crd.cel.errors import NO_OVERLOAD, Failure
 from volplane.apiserver.crd.cel.types import Type
-from volplane.apiserver.crd.cel.values import Budget, Maybe, equal, type_of
+from volplane.apiserver.crd.cel.values import Bag, Budget, Maybe, equal, joined, type_of
 from volplane.apiserver.crd.schema import patterns
 from volplane.apiserver.crd.schema.values import number
 from volplane.base import clock
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_DURATIONS = re.compile(rf"(?:{_DURATION.pattern})+")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _CHARACTERS = 10  # that one step pays for
 
@@ -68,7 +69,7 @@ def to_bool(text: str) -> bool:
 
 
 def to_int(text: str) -> int:
-    if not re.fullmatch(r"[+-]?\d+", text):
+    if not re.fullmatch(r"[+-]?[0-9]{1,100}", text):
         raise Failure("type conversion error from 'string' to 'int'")
     return whole(int(text))
 
@@ -115,7 +116,7 @@ def to_timestamp(text: str) -> datetime:
 
 def to_duration(text: str) -> timedelta:
     bare = text.lstrip("+-")
-    if bare != "0" and (not bare or _DURATION.sub("", bare)):
+    if bare != "0" and not _DURATIONS.fullmatch(bare):
         raise Failure(f'time: invalid duration "{text}"')
     seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION.findall(bare))
     try:
@@ -135,6 +136,7 @@ def time_sum(one: Any, other: timedelta) -> Any:
 
 
 def _pay(budget: Budget, *texts: Any) -> None:
+    """For reading or making texts of this length."""
     budget.spend(sum(len(text) for text in texts) // _CHARACTERS)
 
 
@@ -153,17 +155,22 @@ def matches(budget: Budget, text: str, pattern: str) -> bool:
 
 
 def find(budget: Budget, text: str, pattern: str) -> str:
-    found = _compiled(budget, text, pattern).search(text)
-    return found[0] if found else ""
+    return _compiled(budget, text, pattern).search(text) or ""
 
 
 def find_all(budget: Budget, text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [match[0] for match in _compiled(budget, text, pattern).finditer(text)]
-    return found if limit < 0 else found[:limit]
+    found: list[str] = []
+    for piece in _compiled(budget, text, pattern).find_all(text):
+        if 0 <= limit <= len(found):
+            break
+        _pay(budget, text)  # each search may look at all that is left
+        found.append(piece)
+    return found
 
 
-def _compiled(budget: Budget, text: str, pattern: str) -> re.Pattern[str]:
-    _pay(budget, text, pattern)
+def _compiled(budget: Budget, text: str, pattern: str) -> patterns.Pattern:
+    # As upstream reckons: a step for ten characters of the text, times one for four of the pattern.
+    budget.spend((len(text) // _CHARACTERS + 1) * (len(pattern) // 4 + 1))
     try:
         return patterns.compile(pattern)
     except patterns.BadPattern as error:
@@ -177,11 +184,15 @@ def char_at(text: str, at: int) -> str:
 
 
 def replaced(budget: Budget, text: str, old: str, new: str, limit: int = -1) -> str:
-    _pay(budget, text, new)
+    places = len(text) + 1 if not old else text.count(old)
+    if limit >= 0:
+        places = min(places, limit)
+    budget.spend((len(text) + places * len(new)) // _CHARACTERS)  # before there is such a text
     return text.replace(old, new, limit)
 
 
-def split(text: str, separator: str, limit: int = -1) -> list[str]:
+def split(budget: Budget, text: str, separator: str, limit: int = -1) -> list[str]:
+    budget.spend(len(text) if not separator else len(text) // _CHARACTERS)
     if limit == 0:
         return []
     if not separator:
@@ -200,10 +211,41 @@ def text_of(budget: Budget, parts: list[Any], separator: str = "") -> str:
     if not all(isinstance(part, str) for part in parts):
         raise Failure(NO_OVERLOAD)
     _pay(budget, *parts)
+    budget.spend(len(parts) * len(separator) // _CHARACTERS)
     return separator.join(parts)
 
 
+def lower(budget: Budget, text: str) -> str:
+    _pay(budget, text)
+    return text.lower()
+
+
+def upper(budget: Budget, text: str) -> str:
+    _pay(budget, text)
+    return text.upper()
+
+
 # Lists and maps
+
+
+def equals(budget: Budget, one: Any, other: Any) -> bool:
+    """What is compared element by element is paid for; sets are compared each with each."""
+    budget.spend(_elements(one) * (_elements(other) if isinstance(one, Bag) else 1))
+    return equal(one, other)
+
+
+def _elements(value: Any) -> int:
+    """How many values there are in a value, itself left out."""
+    if isinstance(value, list):
+        return len(value) + sum(_elements(item) for item in value if isinstance(item, list | dict))
+    if isinstance(value, dict):
+        return len(value) + sum(_elements(item) for item in value.values() if isinstance(item, list | dict))
+    return len(value) // 1000 if isinstance(value, str | bytes) else 0
+
+
+def sum_of_lists(budget: Budget, one: list[Any], other: list[Any]) -> list[Any]:
+    budget.spend(len(one) * len(other) if isinstance(one, Bag) else len(one) + len(other))
+    return joined(one, other)
 
 
 def is_in_list(budget: Budget, value: Any, items: list[Any]) -> bool:

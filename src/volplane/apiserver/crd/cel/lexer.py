@@ -71,7 +71,8 @@ def _tokens(source: str) -> Iterator[Token]:
 def _integer(found: re.Match[str], at: int) -> int:
     if found["unsigned"]:
         raise Flaw("unsigned numbers are not supported", at)
-    value = int(found["int"], 16 if found["int"].startswith("0x") else 10)
+    text = found["int"]
+    value = int(text, 16 if text.startswith("0x") else 10) if len(text) <= 100 else 1 << 64
     if value > 1 << 63:
         raise Flaw("invalid int literal", at)
     return value

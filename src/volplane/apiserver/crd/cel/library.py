@@ -19,7 +19,7 @@ from volplane.apiserver.crd.cel import functions as f
 from volplane.apiserver.crd.cel import types
 from volplane.apiserver.crd.cel.errors import Failure
 from volplane.apiserver.crd.cel.types import Type
-from volplane.apiserver.crd.cel.values import Maybe, equal, joined
+from volplane.apiserver.crd.cel.values import Maybe
 
 Function = Callable[..., Any]  # (budget, *values)
 
@@ -68,8 +68,8 @@ def _compared(name: str, holds: Callable[[int], bool]) -> Iterator[tuple[str, Fu
 _ROWS: tuple[tuple[str, Function], ...] = (
     # Logic. && and || are the compiler's own: they need not evaluate both sides.
     ("!_(bool) -> bool", _plain(lambda a: not a)),
-    ("_==_(A, A) -> bool", _plain(equal)),
-    ("_!=_(A, A) -> bool", _plain(lambda a, b: not equal(a, b))),
+    ("_==_(A, A) -> bool", f.equals),
+    ("_!=_(A, A) -> bool", lambda budget, a, b: not f.equals(budget, a, b)),
     *_compared("_<_", lambda order: order < 0),
     *_compared("_<=_", lambda order: order <= 0),
     *_compared("_>_", lambda order: order > 0),
@@ -83,7 +83,7 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("_+_(double, double) -> double", _plain(lambda a, b: a + b)),
     ("_+_(string, string) -> string", f.concatenated),
     ("_+_(bytes, bytes) -> bytes", f.concatenated),
-    ("_+_(list(A), list(A)) -> list(A)", _plain(joined)),
+    ("_+_(list(A), list(A)) -> list(A)", f.sum_of_lists),
     ("_+_(timestamp, duration) -> timestamp", _plain(f.time_sum)),
     ("_+_(duration, timestamp) -> timestamp", _plain(lambda a, b: f.time_sum(b, a))),
     ("_+_(duration, duration) -> duration", _plain(f.time_sum)),
@@ -135,12 +135,12 @@ _ROWS: tuple[tuple[str, Function], ...] = (
     ("string.indexOf(string) -> int", _plain(str.find)),
     ("string.indexOf(string, int) -> int", _plain(str.find)),
     ("string.lastIndexOf(string) -> int", _plain(str.rfind)),
-    ("string.lowerAscii() -> string", _plain(str.lower)),
-    ("string.upperAscii() -> string", _plain(str.upper)),
+    ("string.lowerAscii() -> string", f.lower),
+    ("string.upperAscii() -> string", f.upper),
     ("string.replace(string, string) -> string", f.replaced),
     ("string.replace(string, string, int) -> string", f.replaced),
-    ("string.split(string) -> list(string)", _plain(f.split)),
-    ("string.split(string, int) -> list(string)", _plain(f.split)),
+    ("string.split(string) -> list(string)", f.split),
+    ("string.split(string, int) -> list(string)", f.split),
     ("string.substring(int) -> string", _plain(f.substring)),
     ("string.substring(int, int) -> string", _plain(f.substring)),
     ("string.trim() -> string", _plain(str.strip)),

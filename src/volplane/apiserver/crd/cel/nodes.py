@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Union
 
 from msgspec import Struct
@@ -70,24 +71,28 @@ Node = Union[Literal, Ident, Select, Index, Call, Items, Entries, Macro]  # noqa
 
 def names(node: Node) -> set[str]:
     """The identifiers that occur in an expression, bound or not."""
+    return {part.name for part in parts(node) if isinstance(part, Ident)}
+
+
+def parts(node: Node) -> Iterator[Node]:
+    """A node and everything below it."""
+    yield node
+    for inner in _below(node):
+        yield from parts(inner)
+
+
+def _below(node: Node) -> Sequence[Node]:
     match node:
-        case Ident(_, name):
-            return {name}
-        case Literal():
-            return set()
         case Select(_, operand):
-            return names(operand)
+            return (operand,)
         case Index(_, operand, index):
-            return names(operand) | names(index)
+            return (operand, index)
         case Call(_, _, target, args):
-            return _all(args) | (names(target) if target is not None else set())
+            return args if target is None else (target, *args)
         case Items(_, items):
-            return _all(items)
+            return items
         case Entries(_, entries):
-            return _all(tuple(part for entry in entries for part in entry))
+            return [part for entry in entries for part in entry]
         case Macro(_, _, target, _, bodies):
-            return names(target) | _all(bodies)
-
-
-def _all(nodes: tuple[Node, ...]) -> set[str]:
-    return {name for node in nodes for name in names(node)}
+            return (target, *bodies)
+    return ()

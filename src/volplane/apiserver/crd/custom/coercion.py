@@ -10,7 +10,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from volplane.apiserver.crd.schema import Schema, embedded, same
+from volplane.apiserver.crd.schema import Schema, embedded, mentions, same
 from volplane.apiserver.crd.schema.defaults import drop_nulls, fill, has_defaults
 from volplane.apiserver.crd.schema.prune import prune
 from volplane.apiserver.decode import Undecodable
@@ -24,8 +24,8 @@ class Coercion:
     def __init__(self, api_version: str, kind: str, schema: Schema | None, storage: Schema | None) -> None:
         self.schema = schema
         self.storage = storage
-        self.converts = not same(schema, storage)
-        self._defaults = has_defaults(schema)
+        self.converts = schema is not storage and not same(schema, storage)
+        self._defaults = mentions(schema, "default") and has_defaults(schema)
         self._type = {"apiVersion": api_version, "kind": kind}
 
     def clean(self, data: Plain) -> list[str]:

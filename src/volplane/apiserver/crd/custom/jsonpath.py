@@ -16,10 +16,10 @@ _STEP = re.compile(
     r"""
     \.(?P<name>(?:[^.\[\]\\'"(){}?@]|\\.)+)
   | \.?\[\s*(?P<quote>['"])(?P<quoted>(?:(?!(?P=quote))[^\\]|\\.)*)(?P=quote)\s*\]
-  | \.?\[\s*(?P<index>-?\d+)\s*\]
-  | \.?\[\s*(?P<start>-?\d*):(?P<stop>-?\d*)\s*\]
+  | \.?\[\s*(?P<index>-?\d{1,9})\s*\]
+  | \.?\[\s*(?P<start>(?:-?\d{1,9})?):(?P<stop>(?:-?\d{1,9})?)\s*\]
   | \.?\[\s*\*\s*\]|\.\*
-  | \.?\[\?\(\s*(?P<test>[^\]]*?)\s*\)\s*\]
+  | \.?\[\?\((?P<test>[^\]]*)\)\s*\]
     """,
     re.X,
 )
@@ -86,7 +86,7 @@ def _all(value: Any) -> Iterator[Any]:
 
 
 def _filter(text: str) -> Step:
-    found = _TEST.fullmatch(text)
+    found = _TEST.fullmatch(text.strip())
     if found is None:
         raise BadPath(text)
     path = compile(found["path"])

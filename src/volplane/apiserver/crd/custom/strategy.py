@@ -19,7 +19,7 @@ from volplane.apiserver.crd.custom.coercion import Coercion, Plain
 from volplane.apiserver.crd.custom.columns import printer
 from volplane.apiserver.crd.custom.scale import CustomScale
 from volplane.apiserver.crd.custom.shape import CustomGlance, CustomShape
-from volplane.apiserver.crd.schema import Schema, embedded, lists
+from volplane.apiserver.crd.schema import VALIDATIONS, Schema, embedded, lists, mentions
 from volplane.apiserver.crd.schema.correlate import Pair
 from volplane.apiserver.crd.schema.values import NOWHERE, TYPE_INVALID, validate
 from volplane.apiserver.facts import Facts, Selectable
@@ -123,6 +123,8 @@ class CustomStrategy(Strategy[Plain]):
 
 
 def _compiled(schema: Schema | None) -> rules.Node | None:
+    if not mentions(schema, VALIDATIONS):
+        return None
     try:
         return rules.compile_rules(schema)
     except (

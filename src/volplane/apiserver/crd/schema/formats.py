@@ -18,7 +18,7 @@ _UUID = "[0-9a-f]{8}-?[0-9a-f]{4}-?%s[0-9a-f]{3}-?%s[0-9a-f]{3}-?[0-9a-f]{12}"
 _HEX = "[0-9a-f]"
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})")
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_DURATION = re.compile(r"(?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+")
 _WORDED_DURATION = re.compile(
     r"\s*\d+\s*(ns|nanos?|nanoseconds?|us|µs|micros?|microseconds?|ms|millis?|milliseconds?|s|secs?|seconds?|"
     r"m|mins?|minutes?|h|hrs?|hours?|d|days?|w|wks?|weeks?)\s*"
@@ -50,7 +50,7 @@ def _date(value: str) -> bool:
 
 def _duration(value: str) -> bool:
     bare = value.removeprefix("-").removeprefix("+")
-    if bare == "0" or (bare and _DURATION_PART.sub("", bare) == ""):
+    if bare == "0" or _DURATION.fullmatch(bare):
         return True
     return _WORDED_DURATION.fullmatch(value) is not None
 

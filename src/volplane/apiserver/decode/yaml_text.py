@@ -1,0 +1,200 @@
+"""YAML as the API reads it: the first document as plain data, and a sentence for each key that occurs twice.
+
+The document is made from libyaml's events and not by its composer, which calls itself for each level and ends
+the process when there are too many. So levels and values are counted as they come, and so is what an alias
+repeats: a few lines can stand for more than any machine holds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import yaml
+from msgspec import Struct
+from yaml.nodes import ScalarNode
+
+from volplane.apiserver.decode.limits import MAX_DEPTH, MAX_VALUES, Malformed, too_many_values
+
+MAX_REPEATED = 3 * 1024 * 1024  # bytes that aliases may stand for, all together
+
+_TAG = "tag:yaml.org,2002:"
+_TEXT, _MERGE, _TIMESTAMP = f"{_TAG}str", f"{_TAG}merge", f"{_TAG}timestamp"
+_KNOWN = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "binary"))
+
+
+class _Loader(yaml.CSafeLoader):
+    """Gives events, and says what plain words mean."""
+
+
+class _Open(Struct):
+    """A list or an object that has not ended."""
+
+    made: list[Any] | dict[str, Any]
+    anchor: str | None
+    weight: int = 1  # bytes, with everything inside
+    key: Any = None  # that waits for its value
+    has_key: bool = False
+    key_line: int = 0
+    merged: list[dict[str, Any]] = []  # what `<<` names, the most important first
+
+
+class _Merge:
+    """The key `<<`."""
+
+
+def parse_yaml(body: bytes) -> tuple[Any, list[str]]:
+    """Raises Malformed and TooLarge."""
+    loader = _Loader(body)
+    try:
+        reader = _Reader(loader)
+        return reader.read(), reader.duplicates
+    except yaml.YAMLError as error:
+        raise Malformed(f"error converting YAML to JSON: yaml: {_words(error)}") from error
+    except Malformed:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise Malformed(f"error converting YAML to JSON: {error}") from error
+    finally:
+        loader.dispose()
+
+
+class _Reader:
+    def __init__(self, loader: _Loader) -> None:
+        self._loader = loader
+        self._open: list[_Open] = []
+        self._anchors: dict[str, tuple[Any, int] | None] = {}  # None: it has not ended
+        self._repeated = 0
+        self._document: Any = None
+        self._line = 0
+        self.duplicates: list[str] = []
+
+    def read(self) -> Any:
+        """The first document; a second one is a mistake, as for upstream."""
+        values = documents = 0
+        while True:
+            event: Any = self._loader.get_event()
+            self._line = event.start_mark.line + 1
+            match event:
+                case yaml.ScalarEvent():
+                    values += 1
+                    self._put(self._scalar(event), len(event.value) + 1, event.anchor)
+                case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                    values += 1
+                    self._begin(event)
+                case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                    self._end()
+                case yaml.AliasEvent():
+                    values += 1
+                    self._alias(event.anchor or "")
+                case yaml.DocumentStartEvent():
+                    documents += 1
+                    if documents > 1:
+                        raise self._wrong("expected a single document in the stream")
+                case yaml.StreamEndEvent():
+                    return self._document
+            if values > MAX_VALUES:
+                raise too_many_values()
+
+    # Values
+
+    def _scalar(self, event: yaml.ScalarEvent) -> Any:
+        tag = event.tag
+        if tag is None or tag == "!":
+            resolve: Any = self._loader.resolve
+            tag = resolve(ScalarNode, event.value, event.implicit)
+        if tag in (_TEXT, _TIMESTAMP):
+            return event.value
+        if tag == _MERGE:
+            return _Merge
+        if tag not in _KNOWN:
+            raise self._wrong(f"cannot read tag {tag!r}")
+        node = ScalarNode(tag, event.value)
+        value = self._loader.construct_object(node)
+        self._loader.constructed_objects.clear()  # nobody asks for this node again
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Malformed(f"error converting YAML to JSON: json: unsupported value: {event.value}")
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    def _begin(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
+        if len(self._open) >= MAX_DEPTH:
+            raise Malformed("error converting YAML to JSON: exceeded max depth")
+        is_map = isinstance(event, yaml.MappingStartEvent)
+        wanted = self._loader.DEFAULT_MAPPING_TAG if is_map else self._loader.DEFAULT_SEQUENCE_TAG
+        if event.tag not in (None, "!", wanted):
+            raise self._wrong(f"cannot read tag {event.tag!r}")
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        self._open.append(_Open({} if is_map else [], event.anchor))
+
+    def _end(self) -> None:
+        ended = self._open.pop()
+        if ended.merged:
+            assert isinstance(ended.made, dict)
+            own = dict(ended.made)
+            ended.made.clear()
+            for other in reversed(ended.merged):
+                ended.made.update(other)
+            ended.made.update(own)
+        self._put(ended.made, ended.weight, ended.anchor)
+
+    def _alias(self, name: str) -> None:
+        if name not in self._anchors:
+            raise Malformed(f"error converting YAML to JSON: yaml: unknown anchor '{name}' referenced")
+        known = self._anchors[name]
+        if known is None:
+            raise Malformed(f"error converting YAML to JSON: yaml: anchor '{name}' value contains itself")
+        value, weight = known
+        self._repeated += weight
+        if self._repeated > MAX_REPEATED:
+            raise Malformed("error converting YAML to JSON: yaml: document contains excessive aliasing")
+        self._put(value, weight, None)
+
+    def _put(self, value: Any, weight: int, anchor: str | None) -> None:
+        """A value that is complete goes to where it belongs."""
+        if anchor is not None:
+            self._anchors[anchor] = value, weight
+        if not self._open:
+            self._document = value
+            return
+        holder = self._open[-1]
+        holder.weight += weight
+        if isinstance(holder.made, list):
+            holder.made.append("<<" if value is _Merge else value)
+        elif not holder.has_key:
+            holder.key, holder.has_key = value if value is _Merge else _key(value), True
+            holder.key_line = self._line
+        else:
+            self._member(holder, holder.made, "<<" if value is _Merge else value)
+            holder.has_key = False
+
+    def _member(self, holder: _Open, made: dict[str, Any], value: Any) -> None:
+        if holder.key is _Merge:
+            others = value if isinstance(value, list) else [value]
+            if not all(isinstance(other, dict) for other in others):
+                raise self._wrong("map merge requires map or sequence of maps as the value")
+            holder.merged += others
+            return
+        if holder.key in made:
+            self.duplicates.append(f'line {holder.key_line}: key "{holder.key}" already set in map')
+        made[holder.key] = value
+
+    def _wrong(self, words: str) -> Malformed:
+        return Malformed(f"error converting YAML to JSON: yaml: line {self._line}: {words}")
+
+
+def _key(value: Any) -> str:
+    """JSON has text keys only."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise Malformed(f"error converting YAML to JSON: unsupported map key of type: {type(value).__name__}")
+
+
+def _words(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    return f"line {mark.line + 1}: {problem}" if mark is not None else problem

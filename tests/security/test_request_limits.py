@@ -1,0 +1,352 @@
+"""One request takes neither the memory nor the time of all others: each here is hostile, at the limits.
+
+Every case is sent to a real server on SQLite whose loop is measured. What counts is the CPU time that the
+loop's thread spends in one callback (see `tests.support.loop_probe`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.loop_probe import Answer, Measured, resident
+from volplane.base import memory
+from volplane.cloud.filters import fits
+from volplane.store.memory import MemoryStore
+from volplane.store.sqlite import SqliteStore
+
+LONGEST = 0.05  # seconds of CPU time in one callback
+GROWTH = 256 << 20  # bytes of memory
+BODY = 3 * 1024 * 1024
+NAMESPACE = "/api/v1/namespaces/default/"
+MAPS, PODS = f"{NAMESPACE}configmaps", f"{NAMESPACE}pods"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+JSON_PATCH, MERGE = "application/json-patch+json", "application/merge-patch+json"
+STRATEGIC, APPLY = "application/strategic-merge-patch+json", "application/apply-patch+yaml"
+YAML = "application/yaml"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    directory = tmp_path_factory.mktemp("limits")
+    memory.look_less_often()  # as `volplane` does
+    with Measured(directory, lambda: SqliteStore.open(directory / "state.db")) as running:
+        assert running.ask("POST", f"{NAMESPACE}serviceaccounts", named("default")).status == 201
+        assert running.ask("POST", MAPS, {**named("small"), "data": {"a": "b"}}).status == 201
+        assert running.ask("POST", MAPS, {**named("large"), "data": many(20_000)}).status == 201
+        assert running.ask("POST", PODS, pod("large", containers(1000))).status == 201
+        running.ask("GET", MAPS)
+        yield running
+
+
+def named(name: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, **more}}
+
+
+def many(count: int) -> dict[str, str]:
+    return {f"k{number}": "v" for number in range(count)}
+
+
+def containers(count: int, **more: Any) -> list[Any]:
+    return [{"name": f"c{number}", "image": "i", **more} for number in range(count)]
+
+
+def pod(name: str, of: list[Any], **more: Any) -> dict[str, Any]:
+    return {**named(name), "spec": {"containers": of, **more}}
+
+
+def measured(server: Measured, *asked: Any, **more: Any) -> Answer:
+    """The answer to a request that neither stalled the loop nor took memory."""
+    server.probe.take()
+    before = resident()
+    answer = server.ask(*asked, **more)
+    server.ask("GET", "/livez")  # the last callback of the request has ended
+    longest, culprit = server.probe.take()
+    assert longest < LONGEST, f"{longest * 1000:.0f} ms in {culprit}"
+    assert resident() - before < GROWTH
+    return answer
+
+
+def test_a_copy_bomb_is_refused_before_it_grows(server: Measured) -> None:
+    """Three kilobytes that would make 2 to the power of 40 copies of a value."""
+    bomb: list[Any] = [{"op": "add", "path": "/data", "value": {"a": "x" * 1000}}]
+    bomb += [{"op": "copy", "from": "/data", "path": f"/data/c{number}"} for number in range(40)]
+    got = measured(server, "PATCH", f"{MAPS}/small", bomb, type=JSON_PATCH)
+    assert (got.status, got.json["reason"]) == (413, "RequestEntityTooLarge")
+    assert "the accumulated size increase of copy is" in got.json["message"]
+
+
+def test_copies_within_the_limit_are_made(server: Measured) -> None:
+    bomb = [{"op": "copy", "from": "/data/a", "path": f"/data/c{number}"} for number in range(100)]
+    got = measured(server, "PATCH", f"{MAPS}/small?dryRun=All", bomb, type=JSON_PATCH)
+    assert got.status == 200
+    assert got.json["data"]["c99"] == "b"
+
+
+@pytest.mark.parametrize("store", ["sqlite", "memory"])
+def test_an_object_is_as_large_as_etcd_takes_it(tmp_path: Path, store: str) -> None:
+    async def opened() -> Any:
+        return MemoryStore() if store == "memory" else await SqliteStore.open(tmp_path / "state.db")
+
+    lease = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    with Measured(tmp_path, opened) as server:
+        most = {**named("fits"), "spec": {"holderIdentity": "x" * 1_560_000}}
+        assert server.ask("POST", lease, most).status == 201
+        more = {**named("larger"), "spec": {"holderIdentity": "x" * 1_580_000}}
+        for asked in (
+            server.ask("POST", lease, more),
+            server.ask("POST", f"{lease}?dryRun=All", more),
+            server.ask("PATCH", f"{lease}/fits", {"spec": more["spec"]}, type=MERGE),
+        ):
+            assert (asked.status, asked.json["reason"]) == (413, "RequestEntityTooLarge")
+            assert asked.json["message"].startswith("Request entity too large: limit is ")
+        smaller = server.ask("PATCH", f"{lease}/fits", {"spec": {"holderIdentity": "x"}}, type=MERGE)
+        assert smaller.status == 200
+
+
+def filled(unit: bytes, head: bytes, tail: bytes, size: int = BODY - 100) -> bytes:
+    return head + b",".join([unit] * ((size - len(head) - len(tail)) // (len(unit) + 1))) + tail
+
+
+HEAD = b'{"metadata":{"name":"x"},"data":'
+BOMB = b"a: &a [x, x]\n" + b"".join(  # YAML that grows eightfold with every line
+    b"%c: &%c [%b]\n" % (n + 1, n + 1, b", ".join([b"*%c" % n] * 8)) for n in range(97, 110)
+)
+MERGES = b"a: &a {k: v}\n" + b"".join(
+    b"%c: &%c {<<: [%b]}\n" % (n + 1, n + 1, b", ".join([b"*%c" % n] * 8)) for n in range(97, 110)
+)
+BODIES: dict[str, tuple[str, bytes, int]] = {
+    "a million empty lists": ("application/json", filled(b"[]", HEAD + b"[", b"]}"), 413),
+    "a million members": ("application/json", filled(b'"a":0', HEAD + b"{", b"}}"), 413),
+    "many members": ("application/json", filled(b'"a":"b"', HEAD + b"{", b"}}", 1_500_000), 201),
+    "text full of signs": ("application/json", filled(b"[{", HEAD + b'{"a":"', b'"}}', 1_000_000), 201),
+    "deep JSON": ("application/json", b'{"a":' * 150_000, 400),
+    "deep YAML lists": (YAML, b"- " * 1_000_000, 400),
+    "deep YAML keys": (YAML, b"? " * 1_000_000, 400),
+    "deep YAML brackets": (YAML, b"[" * 3_000_000, 400),
+    "aliases of aliases": (YAML, BOMB, 400),
+    "merges of merges": (YAML, MERGES, 400),
+    "an alias inside of itself": (YAML, b"a: &a [*a]", 400),
+    "large YAML": (YAML, b"- a\n" * 150_000, 400),
+    "larger YAML": (YAML, b"- a\n" * 700_000, 413),
+    "a number of a million digits": ("application/json", HEAD + b"9" * 1_000_000 + b"}", 400),
+    "an endless exponent": ("application/json", HEAD + b"1e999999999}", 400),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_stalls_nobody(server: Measured, name: str) -> None:
+    media, body, status = BODIES[name]
+    got = measured(server, "POST", f"{MAPS}?dryRun=All", body, type=media)
+    assert got.status == status, got.body[-300:]
+
+
+@pytest.mark.parametrize("name", ["aliases of aliases", "deep YAML lists", "merges of merges"])
+def test_an_applied_configuration_stalls_nobody(server: Measured, name: str) -> None:
+    got = measured(server, "PATCH", f"{MAPS}/small?fieldManager=x", BODIES[name][1], type=APPLY)
+    assert got.status == 400, got.body
+
+
+def test_yaml_means_what_it_meant(server: Measured) -> None:
+    text = """
+metadata: &m {name: yaml, labels: {one: "1"}}
+data:
+  <<: [{a: first, b: first}, {a: second, c: second}]
+  b: own
+  time: 2026-01-02
+"""
+    got = measured(server, "POST", f"{MAPS}?dryRun=All", text.encode(), type=YAML)
+    assert got.status == 201, got.body
+    assert got.json["data"] == {"a": "first", "b": "own", "c": "second", "time": "2026-01-02"}
+
+
+ENVIRONMENT = [{"name": f"E{number}", "value": "x"} for number in range(10_000)]
+FINALIZERS = [f"example.com/f{number}" for number in range(20_000)]
+OWNERS = {
+    "manager": "m",
+    "operation": "Update",
+    "apiVersion": "v1",
+    "fieldsType": "FieldsV1",
+    "fieldsV1": {"f:data": {f"f:k{number}": {} for number in range(50_000)}},
+}
+HOSTILE: dict[str, tuple[str, str, Any, str]] = {
+    "members": ("POST", MAPS, {**named("n"), "data": many(90_000)}, "application/json"),
+    "labels": ("POST", MAPS, named("n", labels=many(60_000)), "application/json"),
+    "unknown fields": ("POST", MAPS, {**named("n"), **many(150_000)}, "application/json"),
+    "finalizers": ("POST", MAPS, named("n", finalizers=FINALIZERS), "application/json"),
+    "owners of fields": ("PUT", f"{MAPS}/small", named("small", managedFields=[OWNERS]), "application/json"),
+    "containers": ("POST", PODS, pod("n", containers(20_000)), "application/json"),
+    "containers of one name": ("POST", PODS, pod("n", [{"name": "c"}] * 30_000), "application/json"),
+    "environment": ("POST", PODS, pod("n", containers(1, env=ENVIRONMENT)), "application/json"),
+    "merged containers": ("PATCH", f"{PODS}/large", pod("large", containers(10_000)), STRATEGIC),
+    "merged finalizers": ("PATCH", f"{PODS}/large", named("large", finalizers=FINALIZERS), STRATEGIC),
+    "a change of a large object": ("PATCH", f"{MAPS}/large", {"data": {"k1": "w"}}, MERGE),
+    "an operation on a large object": (
+        "PATCH", f"{MAPS}/large", [{"op": "add", "path": "/data/k1", "value": "x"}] * 10_000, JSON_PATCH
+    ),
+    "applied containers": (
+        "PATCH", f"{PODS}/large?fieldManager=x&force=true",
+        {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": containers(5_000)}}, APPLY,
+    ),
+    "a long duration": (
+        "POST", "/apis/batch/v1/namespaces/default/cronjobs",
+        {**named("n"), "spec": {"schedule": "@every " + "1" * 12_000}}, "application/json",
+    ),
+    "a token of many parts": (
+        "POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "a." * 1_000_000}},
+        "application/json",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_large_object_stalls_nobody(server: Measured, name: str) -> None:
+    method, path, body, media = HOSTILE[name]
+    joint = "&" if "?" in path else "?"
+    got = measured(
+        server, method, f"{path}{joint}dryRun=All" if "review" not in path else path, body, type=media
+    )
+    assert got.status < 500, got.body[-300:]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "labelSelector=" + quote("a in (" + ",".join(f"v{n}" for n in range(8000)) + ")", safe="(),"),
+        "labelSelector=" + ",".join(f"!v{n}" for n in range(8000)),
+        "fieldSelector=" + ",".join(f"metadata.name!=v{n}" for n in range(2500)),
+        "labelSelector=a%3E" + "9" * 50_000,
+        "limit=1&continue=" + "A" * 60_000,
+        "limit=" + "9" * 60_000,
+    ],
+)
+def test_a_question_stalls_nobody(server: Measured, query: str) -> None:
+    assert measured(server, "GET", f"{MAPS}?{query}").status < 500
+
+
+def test_many_unknown_fields_are_told_in_few_warnings(server: Measured) -> None:
+    """A header each: more than a hundred, and Python's own client refuses the answer."""
+    got = measured(server, "POST", f"{MAPS}?dryRun=All", {**named("n"), **many(1000)})
+    assert got.status == 201
+
+
+@pytest.mark.parametrize("form", ["application/yaml", "application/json;as=Table;v=v1;g=meta.k8s.io"])
+def test_a_long_list_is_made_in_turns(server: Measured, form: str) -> None:
+    for number in range(300):
+        server.ask("POST", f"{NAMESPACE}limitranges", named(f"l{number}"))
+    assert measured(server, "GET", f"{NAMESPACE}limitranges", accept=form).status == 200
+
+
+# Kinds of somebody's own
+
+
+def definition(plural: str, spec: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"spec": {"type": "object", **spec}}}
+    kind = plural.capitalize()
+    return {
+        **named(f"{plural}.limits.example.com"),
+        "spec": {
+            "group": "limits.example.com",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": plural, "listKind": f"{kind}List"},
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+            ],
+        },
+    }
+
+
+def defined(server: Measured, plural: str, spec: Any) -> str:
+    """The path of a new kind, which is served when its definition is answered."""
+    got = measured(server, "POST", DEFINITIONS, definition(plural, spec))
+    assert got.status == 201, got.body
+    return f"/apis/limits.example.com/v1/namespaces/default/{plural}"
+
+
+def instance(plural: str, spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "limits.example.com/v1", "kind": plural.capitalize(), **named("x"), "spec": spec}
+
+
+def test_a_definition_with_ten_thousand_fields_stalls_nobody(server: Measured) -> None:
+    path = defined(server, "wides", {"properties": {f"p{n}": {"type": "string"} for n in range(10_000)}})
+    got = measured(server, "POST", path, instance("wides", {f"p{n}": "v" for n in range(10_000)}))
+    assert got.status == 201
+    assert measured(server, "GET", "/openapi/v2").status == 200
+
+
+PATTERNS = [
+    ("^(a+)+$", "a" * 40 + "!"),
+    ("^(a|aa)*b$", "a" * 1_000_000),
+    ("(x+x+)+y", "x" * 12_000),
+    ("((a|b)*a(a|b){300}){3}c", "abbab" * 3000),  # RE2 at its slowest
+    ("((a|b)*a(a|b){300}){3}c", "abbab" * 40_000),
+]
+
+
+@pytest.mark.parametrize("case", range(len(PATTERNS)))
+def test_a_pattern_that_backtracks_elsewhere_stalls_nobody(server: Measured, case: int) -> None:
+    pattern, text = PATTERNS[case]
+    plural = f"patterns{case}"
+    path = defined(server, plural, {"properties": {"t": {"type": "string", "pattern": pattern}}})
+    got = measured(server, "POST", path, instance(plural, {"t": text}))
+    assert got.status == 422
+    assert f"should match '{pattern}'" in got.json["message"]
+
+
+RULES = {
+    "loops": "self.l.all(a, self.l.all(b, self.l.all(c, a + b + c >= 0)))",
+    "grows": "self.s.replace('a', self.s).replace('a', self.s) != ''",
+    "joins": "self.t.join(self.s).size() >= 0",
+    "matches": "self.s.matches(self.s)",
+    "finds": "self.s.findAll('a|b').size() >= 0",
+    "counts": "int(self.s) > 0",
+    "lasts": "duration(self.s) > duration('1s')",
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("length", [15_000, 1_000_000])
+def test_a_validation_rule_stalls_nobody(server: Measured, name: str, length: int) -> None:
+    plural = f"{name}{length}"
+    fields = {
+        "l": {"type": "array", "items": {"type": "integer"}},
+        "t": {"type": "array", "items": {"type": "string"}},
+        "s": {"type": "string"},
+    }
+    path = defined(
+        server, plural, {"properties": fields, "x-kubernetes-validations": [{"rule": RULES[name]}]}
+    )
+    for sign in "a1":
+        spec = {"l": list(range(100)), "t": ["a"] * 1000, "s": sign * length}
+        got = measured(server, "POST", path, instance(plural, spec))
+        assert got.status in (201, 409, 422), got.body
+
+
+@pytest.mark.parametrize("format", ["duration", "email", "byte", "ipv4", "cidr", "isbn", "uri", "date-time"])
+def test_a_format_stalls_nobody(server: Measured, format: str) -> None:
+    plural = f"f{format.replace('-', '')}s"
+    path = defined(server, plural, {"properties": {"s": {"type": "string", "format": format}}})
+    for text in ("1" * 12_000, "1" * 1_000_000, "a@" * 6000, " " * 12_000 + "1", "1.1." * 3000):
+        got = measured(server, "POST", path, instance(plural, {"s": text}))
+        assert got.status in (201, 409, 422), got.body[-300:]
+
+
+def test_a_filter_of_many_stars_takes_no_time_at_all() -> None:
+    """The disk service's wildcards; as a regular expression this would take years."""
+    began = time.thread_time()
+    assert not fits("*a" * 200 + "b", "a" * 5000)
+    assert fits("*a*b?", "xxaxxbz")
+    assert not fits("?", "")
+    assert time.thread_time() - began < LONGEST * 20
+
+
+def test_how_late_the_loop_is_can_be_seen(server: Measured) -> None:
+    deadline = time.monotonic() + 60
+    while b"event_loop_lag_seconds_count 0" in (told := server.ask("GET", "/metrics").body):
+        assert time.monotonic() < deadline
+    assert b"event_loop_lag_seconds_bucket" in told

@@ -14,11 +14,13 @@ from typing import Any
 import uvloop
 
 from volplane.base import log, memory
+from volplane.base.files import UnusableFile
+from volplane.base.locks import Locked
 from volplane.cli.connecting import connect as connect
 from volplane.cli.failure import Failure
 from volplane.cluster.errors import CannotStart
 from volplane.loops import waits
-from volplane.store import InUse
+from volplane.store import Failed, InUse
 from volplane.web import PortInUse
 
 logger = logging.getLogger(__name__)
@@ -51,9 +53,13 @@ def in_words(error: BaseException) -> str:
         return f"{error.strerror}; choose another with --port"
     if isinstance(error, InUse):
         return f"{error}; stop it first, or choose another --data-dir"
+    if isinstance(error, Locked):
+        return f"{error}; stop it first, or choose another --root-dir"
+    if isinstance(error, Failed | UnusableFile):
+        return str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename or 'the data directory'}"
-    if isinstance(error, PermissionError) and error.filename:
+    if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return ""
 

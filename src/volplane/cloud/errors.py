@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import errno
 
+from volplane.base.files import UnusableFile
+
+
+class LedgerLost(UnusableFile):
+    """There are disks, but nothing that says whose they are."""
+
+    def __init__(self, directory: str, disks: int) -> None:
+        super().__init__(
+            f"{directory} holds {disks} disks, but the disk service's state.db beside it knows nothing: "
+            "restore state.db from a backup, or move the disks away"
+        )
+
 
 class Refusal(Exception):
     def __init__(self, code: str, message: str, status: int = 400) -> None:

@@ -18,6 +18,8 @@ from volplane import web
 from volplane.api.core import Pod
 from volplane.api.errors import APIError
 from volplane.api.storage import CSIDriver
+from volplane.base.locks import lock
+from volplane.base.place import claim
 from volplane.client.client import Client
 from volplane.client.https import Https
 from volplane.host import Host, NodePaths
@@ -34,7 +36,7 @@ from volplane.node.csinode import CSINodeObject
 from volplane.node.growth import ClaimReader
 from volplane.node.limits import Limits
 from volplane.node.manager import VolumeManager, Waiting
-from volplane.node.network import PodNetwork
+from volplane.node.network import PodNetwork, forget_addresses
 from volplane.node.plugins import PluginWatcher
 from volplane.node.pods.building import Builder
 from volplane.node.pods.container import Kit, finished
@@ -54,6 +56,7 @@ from volplane.web import tls
 
 log = logging.getLogger(__name__)
 
+LOCK = "node.lock"
 FAREWELL = 2.0  # seconds for the last writes of a node that stops
 TAKE_OVER = 15.0  # seconds for a start that is stopped to find out what runs here
 
@@ -125,6 +128,7 @@ class NodeRole:
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
         self.pods.shared.hopeless = self.limits.exceeded
+        self._root = _Root(paths.root, paths.real(paths.pods))
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -138,7 +142,10 @@ class NodeRole:
         await self.wait()
 
     async def start(self) -> None:
+        """Raises Locked if another node's process has this root."""
         self._failed = asyncio.get_running_loop().create_future()
+        self._stack.callback(self._root.release)
+        await finished(self.host.call(self._root.take))
         await self._prepare_disk()
         await self._stack.enter_async_context(self.events)
         waits.sources.add(self.told)
@@ -376,6 +383,25 @@ class NodeRole:
         if table.is_on_itself(root) and all(e.target == root for e in table.under(root)):
             # A driver's socket may still be open in it; nothing is mounted below, so nothing is hidden.
             await self.host.unmount(root, detach=True)
+
+
+class _Root:
+    """A node's directory, locked: two nodes on one would unmount each other's volumes."""
+
+    def __init__(self, path: str, pods: str) -> None:
+        self._path, self._pods, self._lock = path, pods, -1
+
+    def take(self) -> None:
+        """Raises Locked, OSError."""
+        _make_directories(self._path, [])
+        self._lock = lock(f"{self._path}/{LOCK}", f"the node's directory {self._path}")
+        # Addresses of the original's pods are not ours to use; nothing else in a copy leads out of it.
+        claim(self._path, lambda _: forget_addresses(self._pods))
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def _make_directories(root: str, inside: list[str]) -> None:

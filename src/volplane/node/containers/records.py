@@ -1,24 +1,35 @@
 """What is on disk about a process container, so that the next life of this node finds it.
 
 A directory a container: the shim writes `container.json` before the command runs, and `exit.json` when it is
-over. A process is the one we mean only if its pid, its start time and the boot agree.
+over. A process is the one we mean only if its pid, its start time and the boot agree, and if the directory is
+locked: its shim holds that lock as long as it lives. The files of a copied directory name the original's
+processes, but nobody holds a lock on the copy.
+
+A file that cannot be read (a power cut, a damaged disk) tells nothing, so the lock alone decides: if nobody
+holds it, the container has ended; if somebody does, a container runs that nobody can describe, and is ended.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import shutil
+import signal
 import time
+from contextlib import suppress
 from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from volplane.base.place import boot_id
 from volplane.host.processes import start_time
 from volplane.node.containers.base import KILLED, START_ERROR, ContainerError, ContainerSpec, State, ended
 from volplane.node.inotify import CLOSE_NOWRITE, CREATE, MOVED_TO, Inotify
+
+log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Struct)
 
@@ -62,6 +73,15 @@ class Record(Struct, frozen=True):
     ending: Ending | None = None
     supervised: bool = True  # the shim lived when nothing was known of an end yet
 
+    @property
+    def lives(self) -> bool:
+        """Whether its command runs, as far as this directory can tell."""
+        return self.started.lives and is_locked(self.directory)
+
+    @property
+    def shim_lives(self) -> bool:
+        return self.started.shim_lives and is_locked(self.directory)
+
     def state(self) -> State:
         """As the files tell it."""
         spec, since = self.started.spec, whole_seconds(self.started.started_at)
@@ -85,11 +105,6 @@ def whole_seconds(stamp: str) -> str:
     return stamp[:19] + "Z"
 
 
-def boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
 def directory_of(base: str, id: str) -> str:
     if not _ID.fullmatch(id):
         raise ContainerError(f"{id!r} cannot be a container's id")
@@ -102,7 +117,7 @@ def load(directory: str) -> Record | None:
     if started is None:
         return None
     # In this order: the shim's last deed is the exit file, so a dead one without it was killed.
-    supervised = started.shim_lives
+    supervised = started.shim_lives and is_locked(directory)
     return Record(directory, started, _read(f"{directory}/exit.json", _ending), supervised)
 
 
@@ -113,11 +128,21 @@ def load_all(base: str) -> list[Record]:
     for entry in sorted(os.scandir(base), key=lambda e: e.name):
         if not entry.is_dir(follow_symlinks=False):
             continue
-        if record := load(entry.path) or _begun(entry.path):
+        if record := _find(entry.path):
             records.append(record)
         else:
             delete(entry.path)
     return records
+
+
+def _find(directory: str) -> Record | None:
+    if (record := load(directory)) is not None:
+        return record
+    if not os.path.lexists(f"{directory}/container.json"):
+        return _begun(directory)
+    if (record := load(directory)) is None:  # it was not written just now: it cannot be read
+        end_unknown(directory)
+    return record
 
 
 def _begun(directory: str) -> Record | None:
@@ -149,6 +174,53 @@ def _begun(directory: str) -> Record | None:
     raise ContainerError(f"a start in {directory} comes to no end")
 
 
+def is_locked(directory: str) -> bool:
+    """Whether a shim serves this directory. Not to be asked of one whose shim has yet to take its lock."""
+    try:
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def end_unknown(directory: str) -> None:
+    """End a container whose description cannot be read: its shim holds the lock, and takes it along."""
+    end = time.monotonic() + PATIENCE
+    while is_locked(directory) and time.monotonic() < end:
+        for shim in _holders(directory):
+            log.warning("the container in %s is unknown and is ended: process %d", directory, shim)
+            with suppress(ProcessLookupError):
+                os.kill(shim, signal.SIGKILL)
+        time.sleep(LETTING_GO)
+
+
+def _holders(directory: str) -> list[int]:
+    """The processes that hold a lock on it.
+
+    /proc/locks names the inode; the device is told in another way on btrfs, so an open descriptor decides.
+    """
+    there = os.stat(directory)
+    with open("/proc/locks") as file:
+        locks = [line.split() for line in file]
+    pids = {int(line[4]) for line in locks if line[1] == "FLOCK" and line[5].endswith(f":{there.st_ino}")}
+    return [pid for pid in pids if pid > 0 and _has_open(pid, there)]
+
+
+def _has_open(pid: int, file: os.stat_result) -> bool:
+    with suppress(OSError):  # it has ended
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), file):
+                    return True
+    return False
+
+
 def delete(directory: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -158,4 +230,7 @@ def _read(path: str, decoder: Decoder[K]) -> K | None:
         with open(path, "rb") as file:
             return decoder.decode(file.read())
     except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.warning("%s cannot be read and counts as missing: %s", path, error)
         return None

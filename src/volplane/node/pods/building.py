@@ -23,7 +23,7 @@ from volplane.api.core import (
     VolumeDevice,
     VolumeMount,
 )
-from volplane.host import atomic_write
+from volplane.base.files import atomic_write
 from volplane.node.containers.base import ContainerSpec, Device, Mount, Propagation
 from volplane.node.manager import Mounted
 from volplane.node.network import Place

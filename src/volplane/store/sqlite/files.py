@@ -7,6 +7,7 @@ import os
 import sqlite3
 from contextlib import ExitStack
 
+from volplane.base.files import sync_directory
 from volplane.base.locks import Locked, lock
 from volplane.store.contract import Failed, InUse, Records
 from volplane.store.sqlite.database import Database
@@ -66,8 +67,4 @@ def _lock(path: str) -> int:
 def _create(path: str) -> None:
     """Make the file private, and its directory entry durable, before SQLite opens it."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    descriptor = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(os.path.dirname(os.path.abspath(path)))

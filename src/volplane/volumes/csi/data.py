@@ -9,8 +9,7 @@ from contextlib import suppress
 
 from volplane.api import names
 from volplane.base import failpoint
-from volplane.host import atomic_write
-from volplane.host.files import remove_written
+from volplane.base.files import atomic_write, remove_written
 from volplane.volumes.base import VolumeFailure, make_directory, remove_empty
 
 Data = Mapping[str, str]

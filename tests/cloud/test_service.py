@@ -336,6 +336,11 @@ async def test_a_lost_file_with_data_is_said_and_not_replaced(tmp_path: Path) ->
         await refused("IncorrectState", service.attach(used.id, "i-1", "/dev/xvdba"))
 
 
+def _write(file: str) -> None:
+    with open(file, "r+b") as image:
+        image.write(b"data")
+
+
 async def test_a_disk_whose_file_is_short_or_gone_is_an_error_until_it_is_back(tmp_path: Path) -> None:
     """The others work meanwhile, also those of the same instance, and wherever that has moved."""
     store = MemoryStore()
@@ -344,8 +349,7 @@ async def test_a_disk_whose_file_is_short_or_gone_is_an_error_until_it_is_back(t
         for number, volume in enumerate((gone, short, fine)):
             await service.attach(volume.id, "i-1", f"/dev/xvdb{'abc'[number]}")
         for volume in (gone, short):
-            Path(service.disks.file(volume.id)).write_bytes(b"data")
-            os.truncate(service.disks.file(volume.id), 1 << 30)
+            _write(service.disks.file(volume.id))
     place = tmp_path / "disks" / f"{gone.id}.img"
     place.rename(tmp_path / "kept")
     os.truncate(tmp_path / "disks" / f"{short.id}.img", 4096)

@@ -72,9 +72,7 @@ async def _end_start(stop: asyncio.Event, start: asyncio.Task[None]) -> None:
     One that hangs is cancelled, and one that does not even end by that goes with the process.
     """
     await stop.wait()
-    _say(
-        f"stopping as soon as it has started, in {PATIENCE:.0f} s at the latest; Ctrl-C again ends it at once"
-    )
+    _say(f"stopping as soon as it has started, or after {PATIENCE:.0f} s; Ctrl-C again ends it at once")
     await asyncio.sleep(PATIENCE)
     start.cancel()
     await asyncio.sleep(PATIENCE)

@@ -101,9 +101,7 @@ class Layout:
             for part in (self.cloud, self.run, self.nodes):
                 part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise Unusable(
-                f"cannot use {error.filename or self.directory} as data directory: {error.strerror}"
-            ) from error
+            raise self._unusable(error) from error
         return fresh
 
     def _check_whose(self) -> None:
@@ -125,6 +123,10 @@ class Layout:
         if strange := next((part for part in ours if part.exists()), None):
             raise Unusable(f"{refused}{strange} is there and is not Volplane's; name an empty directory")
 
+    def _unusable(self, error: OSError) -> Unusable:
+        inside = f"{error.filename}: " if error.filename not in (None, str(self.directory)) else ""
+        return Unusable(f"cannot use {self.directory} as data directory: {inside}{error.strerror}")
+
     def claim(self) -> Claim:
         """Make a directory that was copied from another one a cluster of its own. Raises Unusable.
 
@@ -133,9 +135,7 @@ class Layout:
         try:
             found = claim(str(self.directory), self._forget_original)
         except OSError as error:
-            raise Unusable(
-                f"cannot use {self.directory} as data directory: {error.filename}: {error.strerror}"
-            ) from error
+            raise self._unusable(error) from error
         if found.copied:
             beside = f"; {found.original} keeps its own, and its ports" if found.original else ""
             log.warning("%s was copied: no container, mount or disk is taken over%s", self.directory, beside)

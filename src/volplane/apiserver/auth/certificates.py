@@ -39,10 +39,10 @@ class UnusableKey(UnusableFile):
     """A key that cannot be made again: says which file, why, and what can be done."""
 
     def __init__(self, path: Path, why: object, *, also: Path | None = None) -> None:
-        both = f"{path} and {also}" if also else str(path)
+        gone = f"{path} and {also}" if also else str(path)
         super().__init__(
-            f"cannot use the key {path}: {_first_sentence(why)}. Restore it from a backup; or remove {both}, "
-            "and new ones are made, but all certificates and tokens that were given out become invalid"
+            f"cannot use the key {path}: {_first_sentence(why)}. Restore it from a backup; if there is none, "
+            f"remove {gone}: another is made, and whatever was signed with the old one becomes invalid"
         )
 
 

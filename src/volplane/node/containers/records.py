@@ -39,6 +39,10 @@ LETTING_GO = 0.05  # seconds; a close is told a moment before the lock is free
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
 
 
+class Unreadable(Exception):
+    """A file is there and makes no sense."""
+
+
 class Started(Struct, frozen=True):
     """`container.json`."""
 
@@ -112,13 +116,27 @@ def directory_of(base: str, id: str) -> str:
 
 
 def load(directory: str) -> Record | None:
-    """None if nothing of it ever ran."""
+    """None if nothing of it ever ran, or if what ran cannot be known any more."""
+    try:
+        return _load(directory)
+    except Unreadable as error:
+        log.warning("%s", error)
+        return None
+
+
+def _load(directory: str) -> Record | None:
+    """Raises Unreadable."""
     started = _read(f"{directory}/container.json", _started)
     if started is None:
         return None
     # In this order: the shim's last deed is the exit file, so a dead one without it was killed.
     supervised = started.shim_lives and is_locked(directory)
-    return Record(directory, started, _read(f"{directory}/exit.json", _ending), supervised)
+    try:
+        ending = _read(f"{directory}/exit.json", _ending)
+    except Unreadable as error:
+        log.warning("%s", error)  # that it has ended is known all the same
+        ending = None
+    return Record(directory, started, ending, supervised)
 
 
 def load_all(base: str) -> list[Record]:
@@ -136,13 +154,12 @@ def load_all(base: str) -> list[Record]:
 
 
 def _find(directory: str) -> Record | None:
-    if (record := load(directory)) is not None:
-        return record
-    if not os.path.lexists(f"{directory}/container.json"):
-        return _begun(directory)
-    if (record := load(directory)) is None:  # it was not written just now: it cannot be read
+    try:
+        return _load(directory) or _begun(directory)
+    except Unreadable as error:
+        log.warning("%s", error)
         end_unknown(directory)
-    return record
+        return None
 
 
 def _begun(directory: str) -> Record | None:
@@ -163,11 +180,11 @@ def _begun(directory: str) -> Record | None:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if record := load(directory):
+                if record := _load(directory):
                     return record
                 changes.wait(LETTING_GO)
             else:
-                return load(directory)  # it may have ended meanwhile
+                return _load(directory)  # it may have ended meanwhile
     finally:
         changes.close()
         os.close(lock)
@@ -232,5 +249,4 @@ def _read(path: str, decoder: Decoder[K]) -> K | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        log.warning("%s cannot be read and counts as missing: %s", path, error)
-        return None
+        raise Unreadable(f"{path} cannot be read: {error}") from error

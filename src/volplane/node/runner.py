@@ -32,11 +32,12 @@ from volplane.node.containers.base import Runtime
 from volplane.node.containers.launch import Launcher
 from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
+from volplane.node.copied import forget_original
 from volplane.node.csinode import CSINodeObject
 from volplane.node.growth import ClaimReader
 from volplane.node.limits import Limits
 from volplane.node.manager import VolumeManager, Waiting
-from volplane.node.network import PodNetwork, forget_addresses
+from volplane.node.network import PodNetwork
 from volplane.node.plugins import PluginWatcher
 from volplane.node.pods.building import Builder
 from volplane.node.pods.container import Kit, finished
@@ -128,7 +129,7 @@ class NodeRole:
         self.api = KubeletApi(self.pods, host, paths, allowed=settings.api_server_names)
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
         self.pods.shared.hopeless = self.limits.exceeded
-        self._root = _Root(paths.root, paths.real(paths.pods))
+        self._root = _Root(paths)
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -388,15 +389,15 @@ class NodeRole:
 class _Root:
     """A node's directory, locked: two nodes on one would unmount each other's volumes."""
 
-    def __init__(self, path: str, pods: str) -> None:
-        self._path, self._pods, self._lock = path, pods, -1
+    def __init__(self, paths: NodePaths) -> None:
+        self._path, self._lock = paths.root, -1
+        self._pods, self._plugins = paths.real(paths.pods), paths.real(paths.plugins)
 
     def take(self) -> None:
         """Raises Locked, OSError."""
         _make_directories(self._path, [])
         self._lock = lock(f"{self._path}/{LOCK}", f"the node's directory {self._path}")
-        # Addresses of the original's pods are not ours to use; nothing else in a copy leads out of it.
-        claim(self._path, lambda _: forget_addresses(self._pods))
+        claim(self._path, lambda _: forget_original(self._path, self._pods, self._plugins))
 
     def release(self) -> None:
         if self._lock >= 0:

@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
+from tests.support.up import wait_until
 from volplane.host import devices
 
 _FICLONE = 0x40049409
@@ -44,8 +45,16 @@ class Mounted:
     def unmount(self) -> None:
         if self.device:
             _run("umount", str(self.place))
-            devices.loop_detach(self.device, str(self.image))
+            # Whoever makes a namespace at this moment has a copy of the mount for as long as that takes.
+            wait_until(f"{self.device} is free", self._is_free)
             self.device = ""
+
+    def _is_free(self) -> bool:
+        try:
+            devices.loop_detach(self.device, str(self.image))
+        except devices.DeviceBusy:
+            return False
+        return True
 
 
 class Images:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 from volplane.base.files import UnusableFile
 
@@ -12,8 +13,8 @@ class LedgerLost(UnusableFile):
 
     def __init__(self, directory: str, disks: int) -> None:
         super().__init__(
-            f"{directory} holds {disks} disks, but the disk service's state.db beside it knows nothing: "
-            "restore state.db from a backup, or move the disks away"
+            f"{os.path.dirname(directory)}/state.db knows nothing of the {disks} disks in {directory}: "
+            "restore it from a backup, or move the disks away"
         )
 
 

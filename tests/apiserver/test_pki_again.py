@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
-from volplane.apiserver.auth.certificates import Authority, Pair
+from volplane.apiserver.auth.certificates import Authority, Pair, UnusableKey
+from volplane.apiserver.auth.issuer import Issuer
 
 
 def made(directory: Path) -> tuple[Authority, Pair, Pair]:
@@ -24,7 +32,7 @@ def test_a_restart_finds_everything_again(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("lost", ["ca.crt", "ca.key", "apiserver.crt", "apiserver.key", "admin.crt"])
+@pytest.mark.parametrize("lost", ["ca.crt", "apiserver.crt", "apiserver.key", "admin.crt"])
 def test_a_part_that_is_missing_is_made_again_and_fits_the_rest(tmp_path: Path, lost: str) -> None:
     made(tmp_path)
     (tmp_path / lost).unlink()
@@ -33,3 +41,61 @@ def test_a_part_that_is_missing_is_made_again_and_fits_the_rest(tmp_path: Path, 
         certificate = x509.load_pem_x509_certificate(pair.cert)
         certificate.verify_directly_issued_by(authority.certificate)
         assert certificate.public_key() == load_pem_private_key(pair.key, password=None).public_key()
+
+
+DAMAGE = pytest.mark.parametrize(
+    "damaged",
+    [lambda old: b"", lambda old: old[: len(old) // 2], lambda old: b"\xff\x00" * 100],
+    ids=["empty", "cut short", "garbled"],
+)
+
+
+@DAMAGE
+@pytest.mark.parametrize("name", ["ca.crt", "apiserver.crt", "apiserver.key", "admin.crt", "admin.key"])
+def test_a_part_that_cannot_be_read_is_made_again(
+    tmp_path: Path, name: str, damaged: Callable[[bytes], bytes]
+) -> None:
+    before = made(tmp_path)[0].certificate.public_key()
+    (tmp_path / name).write_bytes(damaged((tmp_path / name).read_bytes()))
+    authority, server, client = made(tmp_path)
+    assert authority.certificate.public_key() == before  # who trusted it still does
+    for pair in (server, client):
+        certificate = x509.load_pem_x509_certificate(pair.cert)
+        certificate.verify_directly_issued_by(authority.certificate)
+        assert certificate.public_key() == load_pem_private_key(pair.key, password=None).public_key()
+
+
+def gone(old: bytes) -> bytes | None:
+    return None
+
+
+def of_another(old: bytes) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+@pytest.mark.parametrize("damaged", [gone, of_another, lambda old: b"", lambda old: old[:100]])
+def test_a_lost_key_of_the_authority_is_named_and_nothing_is_changed(
+    tmp_path: Path, damaged: Callable[[bytes], bytes | None]
+) -> None:
+    made(tmp_path)
+    key = tmp_path / "ca.key"
+    content = damaged(key.read_bytes())
+    key.unlink()
+    if content is not None:
+        key.write_bytes(content)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(UnusableKey, match=f"cannot use the key {key}: .*Restore it from a backup"):
+        made(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@DAMAGE
+def test_a_key_of_accounts_that_cannot_be_read_is_named(
+    tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "sa.key"
+    Issuer.load(path)
+    path.write_bytes(damaged(path.read_bytes()))
+    with pytest.raises(UnusableKey, match=f"cannot use the key {path}"):
+        Issuer.load(path)

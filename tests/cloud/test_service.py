@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from volplane.cloud import Instance, Service, Settings, opened
-from volplane.cloud.errors import Refusal
+from volplane.cloud.errors import LedgerLost, Refusal
 from volplane.cloud.model import Attachment, AttachmentState, Shape, Volume, VolumeState
 from volplane.cloud.service import Wish, double_attaches
 from volplane.host import Host
@@ -296,16 +296,29 @@ async def test_a_killed_service_is_finished_by_the_next(
     await host.close()
 
 
-async def test_files_that_belong_to_nothing_are_removed(tmp_path: Path) -> None:
-    host = Host()
-    (tmp_path / "disks").mkdir()
-    stray = tmp_path / "disks" / "vol-0dead.img"
-    stray.write_bytes(bytes(1 << 20))
-    await host.loop_attach(str(stray))
-    async with cloud(tmp_path):
-        assert not stray.exists()
-    assert str(stray) not in (await host.loops()).values()
+async def test_files_that_belong_to_nothing_are_removed_only_if_they_hold_nothing(tmp_path: Path) -> None:
+    host, store = Host(), MemoryStore()
+    async with cloud(tmp_path, store):
+        pass
+    blank, written = tmp_path / "disks" / "vol-0dead.img", tmp_path / "disks" / "vol-0data.img"
+    written.write_bytes(b"somebody's" * 1000)
+    blank.touch()
+    os.truncate(blank, 1 << 20)
+    for stray in (blank, written):
+        await host.loop_attach(str(stray))
+    async with cloud(tmp_path, store):
+        assert os.listdir(tmp_path / "disks") == ["vol-0data.img.orphaned"]
+    assert not {str(blank), str(written)} & set((await host.loops()).values())
     await host.close()
+
+
+async def test_disks_without_their_ledger_are_left_alone_and_nothing_starts(tmp_path: Path) -> None:
+    async with cloud(tmp_path) as service:
+        volume = await service.create(WISH)
+    with pytest.raises(LedgerLost, match=r"/state\.db knows nothing of the 1 disks in"):
+        async with cloud(tmp_path):
+            pytest.fail("it started")
+    assert os.listdir(tmp_path / "disks") == [f"{volume.id}.img"]
 
 
 async def test_a_lost_file_with_data_is_said_and_not_replaced(tmp_path: Path) -> None:
@@ -321,6 +334,54 @@ async def test_a_lost_file_with_data_is_said_and_not_replaced(tmp_path: Path) ->
         assert service.volume(unused.id).state is VolumeState.AVAILABLE
         assert os.listdir(tmp_path / "disks") == [f"{unused.id}.img"]
         await refused("IncorrectState", service.attach(used.id, "i-1", "/dev/xvdba"))
+
+
+def _write(file: str) -> None:
+    with open(file, "r+b") as image:
+        image.write(b"data")
+
+
+async def test_a_disk_whose_file_is_short_or_gone_is_an_error_until_it_is_back(tmp_path: Path) -> None:
+    """The others work meanwhile, also those of the same instance, and wherever that has moved."""
+    store = MemoryStore()
+    async with cloud(tmp_path, store) as service:
+        gone, short, fine = [await service.create(Wish(zone=ZONE, shape=Shape(1))) for _ in range(3)]
+        for number, volume in enumerate((gone, short, fine)):
+            await service.attach(volume.id, "i-1", f"/dev/xvdb{'abc'[number]}")
+        for volume in (gone, short):
+            _write(service.disks.file(volume.id))
+    place = tmp_path / "disks" / f"{gone.id}.img"
+    place.rename(tmp_path / "kept")
+    os.truncate(tmp_path / "disks" / f"{short.id}.img", 4096)
+    async with cloud(tmp_path, store) as service:
+        assert [service.volume(v.id).state for v in (gone, short, fine)] == ["error", "error", "in-use"]
+        links = {link.name for link in (tmp_path / "n1").iterdir() if link.is_symlink()}
+        assert links == {"xvdbc"}
+        await service.detach(gone.id, "i-1")
+        assert "is 'error'" in await refused("IncorrectState", service.attach(gone.id, "i-1", "/dev/xvdba"))
+    (tmp_path / "kept").rename(place)
+    async with cloud(tmp_path, store) as service:
+        assert [service.volume(v.id).state for v in (gone, short, fine)] == ["available", "error", "in-use"]
+
+
+async def test_links_of_another_life_are_removed(tmp_path: Path) -> None:
+    """They may show a disk of the directory that this one was copied from."""
+    host, store = Host(), MemoryStore()
+    async with cloud(tmp_path, store) as service:
+        volume = await service.create(WISH)
+        await service.attach(volume.id, "i-1", "/dev/xvdba")
+    foreign = tmp_path / "foreign.img"
+    foreign.touch()
+    os.truncate(foreign, 1 << 20)
+    device = await host.loop_attach(str(foreign))
+    (tmp_path / "n1" / "xvdbz").symlink_to(device)
+    (tmp_path / "n1" / "own").symlink_to(device)
+    async with cloud(tmp_path, store):
+        assert is_there(tmp_path / "n1" / "xvdba")
+        assert not is_there(tmp_path / "n1" / "xvdbz")
+        assert is_there(tmp_path / "n1" / "own")  # the directory may be a machine's own /dev
+    await host.loop_detach(device, str(foreign))
+    await host.close()
 
 
 def test_a_record_survives_its_json(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from volplane.base.place import boot_id
 from volplane.host.processes import start_time
 from volplane.node.containers import records
 from volplane.node.containers.base import ContainerSpec
@@ -33,7 +34,7 @@ def starting(directory: Path) -> Iterator[None]:
 def started(directory: Path) -> None:
     spec = ContainerSpec(id=directory.name, pod_uid="u", pod_name="p", namespace="n", name="c", image="i")
     me = os.getpid()
-    made = Started(spec, me, start_time(me), me, start_time(me), records.boot_id(), "2026-01-02T03:04:05Z")
+    made = Started(spec, me, start_time(me), me, start_time(me), boot_id(), "2026-01-02T03:04:05Z")
     whole = directory / "container.json.new"
     whole.write_bytes(msgspec.json.encode(made))
     whole.rename(directory / "container.json")

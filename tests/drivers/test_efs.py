@@ -234,6 +234,25 @@ async def test_names_at_once_get_groups_of_their_own(tmp_path: Path) -> None:
         assert ids == sorted(made)
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff"])
+async def test_a_record_that_cannot_be_read_keeps_its_data_and_its_group(
+    tmp_path: Path, content: bytes
+) -> None:
+    async with world(tmp_path) as w:
+        volume = await w.create("pvc-1")
+        (record,) = (w.root / ".points").glob("*.json")
+        (directory,) = (p for p in (w.root / DEFAULT_FILE_SYSTEM).iterdir())
+        group = directory.stat().st_gid
+        record.write_bytes(content)
+        request = v1.DeleteVolumeRequest(volume_id=volume)
+        assert str(record) in await refused(Code.ABORTED, w.controller.call("DeleteVolume", request))
+        assert directory.is_dir()
+        await w.create("pvc-2")
+        groups = [p.stat().st_gid for p in (w.root / DEFAULT_FILE_SYSTEM).iterdir()]
+        assert len(groups) == 2
+        assert groups.count(group) == 1
+
+
 async def test_what_was_being_removed_is_removed_at_the_next_start(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         volume = await w.create()

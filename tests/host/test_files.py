@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from volplane.host import Escapes, Host, NodePaths, atomic_write
-from volplane.host.files import make_directory, opened_below, parts, remove_written
+from volplane.base.files import atomic_write, remove_written
+from volplane.host import Escapes, Host, NodePaths
+from volplane.host.files import make_directory, opened_below, parts
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

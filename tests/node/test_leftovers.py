@@ -10,6 +10,7 @@ import pytest
 
 from tests.loops.inprocess import until
 from tests.node.nodeworld import DRIVER, NODE, Disks, NodeWorld, node_world, read, there, unique, write
+from volplane.cluster import power
 from volplane.host import NodePaths
 from volplane.node.runner import NodeRole
 from volplane.node.settings import NodeSettings
@@ -107,6 +108,29 @@ async def test_a_volume_whose_staging_cannot_be_read_stays_in_use() -> None:
         assert await here.in_use() == [unique()]
         assert here.disks.counted()["unstage"] == 0
         write(damaged, whole)  # as its administrator does
+        await until_clean(here)
+
+
+def _overwrite(here: NodeWorld, content: str) -> int:
+    files = list(Path(here.paths.root).rglob("vol_data.json"))
+    for file in files:
+        write(file, content)
+    return len(files)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "\x00" * 80], ids=["empty", "cut", "other", "zeros"])
+async def test_metadata_that_a_power_cut_has_emptied_keeps_nothing_back(content: str) -> None:
+    """All mounts are gone with the power: whatever it told of is over."""
+    async with node_world() as here:
+        await started(here)
+        await here.volume()
+        await here.pod(claim="data")
+        await here.until_ready()
+        await here.stop(drain=False)
+        await power.lose(Path(here.paths.root), here.host)
+        await here.delete(grace=0)
+        assert _overwrite(here, content) == 2  # that of the device, and that of the pod
+        await here.start()
         await until_clean(here)
 
 

@@ -172,7 +172,7 @@ def letter(tmp_path: Path) -> Path:
 
 
 async def test_what_is_no_database_is_refused_with_its_path(letter: Path) -> None:
-    with pytest.raises(Failed, match=r"cannot open .*letter\.db: file is not a database"):
+    with pytest.raises(Failed, match=r"cannot open .*letter\.db: it is damaged \(file is not a database"):
         await SqliteStore.open(letter)
 
 

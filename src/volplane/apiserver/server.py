@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +23,13 @@ from volplane.apiserver.local import Local
 from volplane.apiserver.settings import Settings
 from volplane.apiserver.strategy import User
 from volplane.apiserver.subresources.streams import Streams
+from volplane.base.files import set_aside
 from volplane.base.loop_lag import LoopLag
 from volplane.store import Store
 from volplane.web import tls
 
+TOKEN_BYTES = 32
+_TOKEN = re.compile("[A-Za-z0-9_-]{43}")  # so many bytes in base64
 _NAMES = ("127.0.0.1", "::1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
@@ -120,9 +124,18 @@ async def run(settings: Settings, store: Store) -> Server:
 
 
 def _token(path: Path) -> str:
-    if not path.exists():
-        write_private(path, secrets.token_urlsafe(32).encode())
-    return path.read_text().strip()
+    """The token of a data directory, made once; one that was cut short, or is no text, is made anew."""
+    try:
+        known = path.read_text().strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        known = ""
+    if _TOKEN.fullmatch(known):
+        return known
+    if path.exists():
+        set_aside(str(path), "it does not hold a token")
+    made = secrets.token_urlsafe(TOKEN_BYTES)
+    write_private(path, made.encode())
+    return made
 
 
 def _shown(host: str) -> str:

@@ -7,13 +7,18 @@ import errno
 import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from types import FrameType
 from typing import Any
 
 import uvloop
 
 from volplane.base import descriptors, log, memory
+from volplane.base.files import UnusableFile
+from volplane.base.locks import Locked
 from volplane.cli.connecting import connect as connect
 from volplane.cli.failure import Failure
 from volplane.cluster.errors import CannotStart
@@ -26,6 +31,7 @@ logger = logging.getLogger(__name__)
 FEWEST_FILES = 96
 RAISE = "raise the hard limit (ulimit -Hn, LimitNOFILE= of a systemd unit, --ulimit nofile of docker)"
 STOPS = (signal.SIGINT, signal.SIGTERM)
+DEAF = 20.0  # seconds without an answer after which a loop that is to stop counts as hanging
 CLOSED = "the handler is closed"  # uvloop's word for a connection that both ends have closed
 
 
@@ -61,13 +67,15 @@ def in_words(error: BaseException) -> str:
         return str(error.strerror)
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many open files: the limit is {descriptors.limit()}; {RAISE}"
-    if isinstance(error, Failed):  # of a store that was to be opened
-        return str(error)
     if isinstance(error, InUse):
         return f"{error}; stop it first, or choose another --data-dir"
+    if isinstance(error, Locked):
+        return f"{error}; stop it first, or choose another --root-dir"
+    if isinstance(error, Failed | UnusableFile):
+        return str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename or 'the data directory'}"
-    if isinstance(error, PermissionError) and error.filename:
+    if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return ""
 
@@ -83,18 +91,45 @@ def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
+class Stops:
+    """SIGINT and SIGTERM: the first sets `stop`, the second ends the process at once.
+
+    Heard by Python and not by the loop: a loop that hangs in a system call hears nothing. From the first one
+    on it is watched from outside, and if it does not answer for a while, the process ends as it is.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        self._loop, self._stop = loop, stop
+        self._watch = threading.Thread(target=self._watch_loop, name="stop", daemon=True)
+        self._answered = threading.Event()
+
+    def listen(self) -> None:
+        for number in STOPS:
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self._watch.ident is not None:
+            os._exit(130)
+        self._watch.start()
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    def _watch_loop(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed: it has come to its end
+            while True:
+                self._answered.clear()
+                self._loop.call_soon_threadsafe(self._answered.set)
+                if not self._answered.wait(DEAF):
+                    break
+                time.sleep(1.0)
+            os.write(2, b"volplane: it hangs and does not stop: ended as it is\n")
+            os._exit(1)
+
+
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(complain)
-
-    def asked() -> None:
-        if stop.is_set():
-            os._exit(130)
-        stop.set()
-
-    for number in STOPS:
-        loop.add_signal_handler(number, asked)
+    Stops(loop, stop).listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # a kept role holds them back while it starts
     if lifeline := os.environ.get("VOLPLANE_LIFELINE"):
         # Readable means closed: the process that keeps us is gone, and the next one must find nobody here.

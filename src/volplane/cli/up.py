@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from volplane.cluster.whole import Cluster, Settings, files_needed
 LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
 TAKE_OVER = 30.0  # seconds
+PATIENCE = 15.0  # seconds for a start that is to be stopped
 
 
 @click.command()
@@ -48,13 +50,37 @@ def command(settings: Settings, separate: bool, log_level: str, **given: Any) ->
 
 
 async def _up(settings: Settings, brought: Brought, separate: bool, stop: asyncio.Event) -> None:
-    started = time.monotonic()
+    began = time.monotonic()
+    me = asyncio.current_task()
+    assert me is not None
+    guard = asyncio.create_task(_end_start(stop, me), name="end of a start")
     try:
         async with Separate(settings, brought) if separate else Cluster(settings, brought) as cluster:
-            await _serve(cluster, stop, started)
+            guard.cancel()
+            await _serve(cluster, stop, began)
     except CannotStart as error:
         raise Failure(str(error)) from error
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        me.uncancel()
+        raise Failure("stopped before it had started: what an earlier run left is still there") from None
+    finally:
+        guard.cancel()
     _say("stopped")
+
+
+async def _end_start(stop: asyncio.Event, start: asyncio.Task[None]) -> None:
+    """Asked to stop, a start may come to its end, because what it has begun can then be taken down in order.
+    One that hangs is cancelled, and one that does not even end by that goes with the process.
+    """
+    await stop.wait()
+    _say(f"stopping as soon as it has started, or after {PATIENCE:.0f} s; Ctrl-C again ends it at once")
+    await asyncio.sleep(PATIENCE)
+    start.cancel()
+    await asyncio.sleep(PATIENCE)
+    _say("the start does not end: left as it is")
+    os._exit(1)
 
 
 async def _serve(cluster: Cluster | Separate, stop: asyncio.Event, started: float) -> None:

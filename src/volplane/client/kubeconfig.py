@@ -81,7 +81,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         config = yaml.load(path.read_text(), Loader=_Loader)
     except OSError as error:
         raise BadKubeconfig(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadKubeconfig(f"{path}: not YAML: {error}") from error
     if not isinstance(config, dict):
         raise BadKubeconfig(f"{path}: not a kubeconfig")

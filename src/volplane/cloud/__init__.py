@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from volplane import web
 from volplane.cloud.app import App
 from volplane.cloud.disks import Disks
+from volplane.cloud.errors import LedgerLost
 from volplane.cloud.faults import Faults
 from volplane.cloud.ledger import WINDOW, Ledger
 from volplane.cloud.model import Instance
@@ -36,6 +37,8 @@ async def opened(settings: Settings, host: Host, store: Store) -> AsyncIterator[
     await ledger.load()
     disks = Disks(host, os.path.join(settings.data_dir, "disks"))
     await disks.prepare()
+    if ledger.is_new and (left := (await disks.survey()).files):
+        raise LedgerLost(os.path.join(settings.data_dir, "disks"), len(left))
     service = Service(
         ledger,
         disks,

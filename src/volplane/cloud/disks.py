@@ -7,8 +7,9 @@ what it formats.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack, suppress
 
 from msgspec import Struct
@@ -19,16 +20,27 @@ from volplane.host import DeviceBusy, Host, MountEntry, copies, devices, mounts
 from volplane.host.copies import Report
 from volplane.host.devices import DELETED
 
+log = logging.getLogger(__name__)
+
 BY_ID = "disk/by-id"
+_LINKS = ("xvd", "sd", "nvme-Amazon_Elastic_Block_Store_")  # how the names of our links begin
 # What is never promised to disks: a machine without any space left breaks every disk on it at once.
 RESERVE = 256 << 20
+ORPHANED = ".orphaned"  # behind the name of a file that no record speaks of
 COUNT_EVERY = 10.0  # seconds
+
+
+class Image(Struct, frozen=True):
+    """A disk's file."""
+
+    size: int
+    is_blank: bool  # nothing was ever written to it
 
 
 class Survey(Struct, frozen=True):
     """What the machine shows."""
 
-    files: frozenset[str]  # volume ids
+    files: dict[str, Image]  # by volume id
     snapshots: frozenset[str]
     bound: dict[str, str]  # volume id → loop device
 
@@ -61,11 +73,15 @@ class Disks:
     async def create(self, volume: str, size: int) -> None:
         await self._host.call(_create, self.file(volume), size * GIB)
 
+    async def restore(self, volume: str, size: int) -> None:
+        """Give a file that holds nothing its size again; make it if it is not there."""
+        await self._host.call(_restore, self.file(volume), size * GIB)
+
     async def remove(self, volume: str) -> None:
         await self._host.call(_remove, self.file(volume))
 
     async def grow(self, volume: str, size: int) -> None:
-        await self._host.call(os.truncate, self.file(volume), size * GIB)
+        await self._host.call(_grow, self.file(volume), size * GIB)
         device = await self.device(volume)
         if device:
             await self._host.loop_resize(device)
@@ -139,11 +155,28 @@ class Disks:
         return await self._host.call(_showing, device)
 
     async def survey(self) -> Survey:
-        names = await self._host.call(os.listdir, self._directory)
+        files = await self._host.call(_images, self._directory)
         loops = await self._host.loops()
         bound = {_volume(file): device for device, file in loops.items() if self._is_ours(file)}
         kept = await self._host.call(os.listdir, self._snapshots)
-        return Survey(_stems(names), _stems(kept), bound)
+        return Survey(files, _stems(kept), bound)
+
+    async def clear(self, volume: str) -> None:
+        """Of a file that belongs to no volume: remove it, unless something was ever written to it."""
+        await self._host.call(_clear, self.file(volume))
+
+    async def clear_snapshot(self, snapshot: str) -> None:
+        await self._host.call(_clear, self.snapshot_file(snapshot))
+
+    async def clear_links(self, instance: Instance, attached: Container[str]) -> None:
+        """Remove an instance's links to devices that no attachment accounts for.
+
+        They may be of before a reboot, or come from the directory that this one was copied from: somebody
+        else's disk is behind them.
+        """
+        bound = await self._host.loops()
+        devices = {d for d, file in bound.items() if self._is_ours(file) and _volume(file) in attached}
+        await self._host.call(_clear_links, instance.directory, devices)
 
     def _is_ours(self, file: str) -> bool:
         return os.path.dirname(file) == self._directory
@@ -186,6 +219,24 @@ def _create(path: str, size: int) -> None:
         os.close(descriptor)
 
 
+def _restore(path: str, size: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _grow(path: str, size: int) -> None:
+    """Durably: a file that is shorter than the disk counts as one that has lost data."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _can_share(directory: str, other: str) -> bool:
     source, target = os.path.join(directory, ".shared"), os.path.join(other, ".shared")
     try:
@@ -195,6 +246,36 @@ def _can_share(directory: str, other: str) -> bool:
     finally:
         _remove(source)
         _remove(target)
+
+
+def _images(directory: str) -> dict[str, Image]:
+    with os.scandir(directory) as entries:
+        images = [e for e in entries if e.name.endswith(".img") and e.is_file(follow_symlinks=False)]
+        return {_volume(e.name): Image(e.stat().st_size, e.stat().st_blocks == 0) for e in images}
+
+
+def _clear(path: str) -> None:
+    """What holds data is moved aside, not removed: the record that would say whose it is may be lost."""
+    try:
+        is_blank = os.stat(path).st_blocks == 0
+    except FileNotFoundError:
+        return
+    if is_blank:
+        os.unlink(path)
+    else:
+        os.rename(path, f"{path}{ORPHANED}")
+        log.warning("%s belongs to nothing but holds data: kept as %s%s", path, path, ORPHANED)
+
+
+def _clear_links(directory: str, devices: Container[str]) -> None:
+    for place in (directory, os.path.join(directory, BY_ID)):
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
+            for link in entries:
+                if not link.is_symlink() or not link.name.startswith(_LINKS):
+                    continue  # the directory may be a machine's own /dev
+                target = os.readlink(link.path)
+                if target.startswith("/dev/loop") and target not in devices:
+                    os.unlink(link.path)
 
 
 def _written(directory: str) -> int:

@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
+
+from volplane.base.files import UnusableFile
+
+
+class LedgerLost(UnusableFile):
+    """There are disks, but nothing that says whose they are."""
+
+    def __init__(self, directory: str, disks: int) -> None:
+        super().__init__(
+            f"{os.path.dirname(directory)}/state.db knows nothing of the {disks} disks in {directory}: "
+            "restore it from a backup, or move the disks away"
+        )
 
 
 class Refusal(Exception):

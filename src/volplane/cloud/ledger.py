@@ -16,6 +16,8 @@ from volplane.store import Failed, Store
 
 log = logging.getLogger(__name__)
 
+log = logging.getLogger(__name__)
+
 _VOLUMES, _INSTANCES, _MODIFICATIONS = "/cloud/volumes/", "/cloud/instances/", "/cloud/modifications/"
 _SNAPSHOTS = "/cloud/snapshots/"
 WINDOW = 0  # events that its store keeps in memory: nobody watches it
@@ -35,6 +37,12 @@ class Ledger:
         self.snapshots: dict[str, Snapshot] = {}
         self.tokens: dict[str, str] = {}  # client token → volume
         self.granted = 0  # GiB promised to all volumes together
+        self.unreadable: set[str] = set()  # ids of records that cannot be read: their files are nobody's
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever written down: from the first start on there are instances."""
+        return not (self.volumes or self.instances or self.snapshots or self.unreadable)
 
     async def load(self) -> None:
         for volume in await self._read(_VOLUMES, Volume):
@@ -98,7 +106,15 @@ class Ledger:
     async def _read(self, prefix: str, kind: type[T]) -> list[T]:
         listing = await self._store.list(prefix)
         self._revisions |= {r.key: r.revision for r in listing.records}
-        return [msgspec.json.decode(r.value, type=kind) for r in listing.records]
+        found = []
+        for record in listing.records:
+            try:
+                found.append(msgspec.json.decode(record.value, type=kind))
+            except ValueError as error:
+                name = record.key.rpartition("/")[2]
+                self.unreadable.add(name)
+                log.error("the record of %s cannot be read, its disk is given to nobody: %s", name, error)
+        return found
 
     async def _write(self, key: str, value: Volume | Instance | Modification | Snapshot) -> None:
         data = msgspec.json.encode(value)

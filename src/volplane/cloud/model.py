@@ -59,6 +59,7 @@ class Volume(Struct, frozen=True, omit_defaults=True):
     snapshot: str = ""  # what it was made from
     source: str = ""  # the volume that it is a copy of
     told: bool = False  # its maker knows its id, though it was not ready
+    lost: bool = False  # in error because its file is gone or too short; no more when the file is back
 
 
 class Snapshot(Struct, frozen=True, omit_defaults=True):

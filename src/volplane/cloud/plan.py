@@ -40,13 +40,18 @@ class Restore(Struct, frozen=True):
 
 
 class Lost(Struct, frozen=True):
-    """The file is gone and held data: say so."""
+    """The file is gone, or a part of it, and held data: say so."""
 
 
-Step: TypeAlias = Forget | Attach | Detach | Unbind | Restore | Finish | Lost
+class Regain(Struct, frozen=True):
+    """The file of a lost volume is back: it can be used again."""
 
 
-def plan(volume: Volume, *, has_file: bool, bound: bool) -> Iterator[Step]:
+Step: TypeAlias = Forget | Attach | Detach | Unbind | Restore | Finish | Lost | Regain
+
+
+def plan(volume: Volume, *, has_file: bool, bound: bool, blank: bool = False) -> Iterator[Step]:
+    """`has_file`: all of it; `blank`: a part of it, but without any data."""
     if volume.state is VolumeState.CREATING and volume.told:
         # A snapshot is still what it was; the disk that a copy was made of has gone on living.
         yield Finish() if volume.snapshot else Lost()
@@ -58,10 +63,13 @@ def plan(volume: Volume, *, has_file: bool, bound: bool) -> Iterator[Step]:
         yield Forget()
         return
     if not has_file:
-        if volume.used:
+        # A power cut may take the size of a file to which nothing was brought yet, but never its data.
+        if volume.used and not blank:
             yield Lost()
             return
         yield Restore()
+    elif volume.lost:
+        yield Regain()
     if volume.attachment is None:
         if bound:  # killed between the effect and the result of a detach that was already written down
             yield Unbind()

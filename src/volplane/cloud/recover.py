@@ -10,6 +10,7 @@ from msgspec import structs
 from volplane.cloud import plan as planning
 from volplane.cloud.errors import Refusal
 from volplane.cloud.model import (
+    GIB,
     AttachmentState,
     Modification,
     Snapshot,
@@ -26,30 +27,36 @@ log = logging.getLogger(__name__)
 async def recover(service: Service) -> None:
     survey = await service.disks.survey()
     for volume in tuple(service.ledger.volumes.values()):
-        has_file, bound = volume.id in survey.files, volume.id in survey.bound
+        file, bound = survey.files.get(volume.id), volume.id in survey.bound
+        has_file = file is not None and file.size >= volume.shape.size * GIB
+        blank = file is not None and file.is_blank
         if volume.state is VolumeState.CREATING and volume.source:
             await service.disks.thaw(volume.source)
-        for step in planning.plan(volume, has_file=has_file, bound=bound):
+        for step in planning.plan(volume, has_file=has_file, bound=bound, blank=blank):
             log.debug("%s: %s", volume.id, step)
             try:
                 volume = await _act(service, volume, step)
             except DeviceBusy as error:
                 log.warning("%s: %s", volume.id, error)
                 break
-            except OSError:
-                log.exception("%s cannot be recovered now", volume.id)
+            except OSError as error:
+                log.error("%s cannot be recovered now: %s", volume.id, error)
                 break
     for change in tuple(service.ledger.modifications.values()):
         await _recover_modification(service, change)
-    for orphan in (survey.files | set(survey.bound)) - set(service.ledger.volumes):
-        await _remove_orphan(service, orphan)
+    for orphan in (set(survey.files) | set(survey.bound)) - set(service.ledger.volumes):
+        if orphan not in service.ledger.unreadable:
+            await _remove_orphan(service, orphan)
     for snapshot in _broken_sets(service):
         await service.disks.thaw(snapshot.volume)
         await service.snapshots.forget(snapshot)
     for snapshot in tuple(service.ledger.snapshots.values()):
         await _recover_snapshot(service, snapshot, has_file=snapshot.id in survey.snapshots)
-    for snapshot_id in survey.snapshots - set(service.ledger.snapshots):
-        await service.disks.remove_snapshot(snapshot_id)
+    for snapshot_id in survey.snapshots - set(service.ledger.snapshots) - service.ledger.unreadable:
+        await service.disks.clear_snapshot(snapshot_id)
+    accounted = {v.id for v in service.ledger.volumes.values() if v.attachment and not v.lost}
+    for instance in service.ledger.instances.values():
+        await service.disks.clear_links(instance, accounted)
 
 
 def _broken_sets(service: Service) -> list[Snapshot]:
@@ -97,10 +104,15 @@ async def _act(service: Service, volume: Volume, step: planning.Step) -> Volume:
         case planning.Unbind():
             await disks.unbind(volume.id)
         case planning.Restore():
-            await disks.create(volume.id, volume.shape.size)
+            await disks.restore(volume.id, volume.shape.size)
         case planning.Lost():
-            log.error("%s: its file is gone", volume.id)
-            return await ledger.put_volume(structs.replace(volume, state=VolumeState.ERROR))
+            log.error("%s: its file is gone or too short: %s", volume.id, disks.file(volume.id))
+            lost = volume.state is not VolumeState.CREATING
+            return await ledger.put_volume(structs.replace(volume, state=VolumeState.ERROR, lost=lost))
+        case planning.Regain():
+            log.warning("%s: its file is back", volume.id)
+            state = VolumeState.IN_USE if volume.attachment else VolumeState.AVAILABLE
+            return await ledger.put_volume(structs.replace(volume, state=state, lost=False))
         case planning.Finish():
             service.work.start(service.creation.finish(volume))
         case planning.Attach():
@@ -129,13 +141,16 @@ async def _detach(service: Service, volume: Volume) -> Volume:
         await service.disks.detach(volume.id, held, service.instance(held.instance))
     except DeviceBusy:
         return await _attach(service, volume)  # the caller never heard of success, and will ask again
-    free = structs.replace(volume, state=VolumeState.AVAILABLE, attachment=None)
+    state = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE
+    free = structs.replace(volume, state=state, attachment=None)
     return await service.ledger.put_volume(free)
 
 
 async def _remove_orphan(service: Service, volume_id: str) -> None:
     try:
         await service.disks.unbind(volume_id)
-        await service.disks.remove(volume_id)
+        await service.disks.clear(volume_id)
     except DeviceBusy as error:
         log.warning("%s belongs to no volume, but is in use: %s", volume_id, error)
+    except OSError as error:
+        log.warning("%s belongs to no volume and stays: %s", volume_id, error)

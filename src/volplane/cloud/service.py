@@ -269,7 +269,8 @@ class Service:
             )
             raise errors.in_use(f"Volume {volume.id} is still in use by {held.instance}: {who}") from error
         reached("DetachVolume", "effect")
-        await self.ledger.put_volume(structs.replace(volume, state=VolumeState.AVAILABLE, attachment=None))
+        free = VolumeState.ERROR if volume.lost else VolumeState.AVAILABLE
+        await self.ledger.put_volume(structs.replace(volume, state=free, attachment=None))
         reached("DetachVolume", "result")
         return structs.replace(held, state=AttachmentState.DETACHED)
 
@@ -305,9 +306,16 @@ class Service:
             await self.ledger.put_instance(instance)
             if known and known.directory != instance.directory:
                 for volume in self.ledger.attached_to(instance.id):
-                    if volume.attachment:
-                        await self.disks.attach(volume.id, volume.attachment, instance)
+                    await self._attach_again(volume, instance)
             return instance
+
+    async def _attach_again(self, volume: Volume, instance: Instance) -> None:
+        """At a new place; a disk whose file is gone keeps nobody from the others."""
+        assert volume.attachment is not None
+        try:
+            await self.disks.attach(volume.id, volume.attachment, instance)
+        except OSError as error:
+            log.error("%s cannot be attached to %s again: %s", volume.id, instance.id, error)
 
     async def deregister(self, instance_id: str) -> None:
         async with self.turns.of(instance_id):

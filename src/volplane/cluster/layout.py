@@ -13,13 +13,16 @@ import random
 import secrets
 import shutil
 import socket
+import stat
 from ipaddress import IPv4Network
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from volplane.base.files import atomic_write
 from volplane.base.locks import Locked, lock
+from volplane.base.place import Claim, claim
 from volplane.cluster.errors import Unusable
 from volplane.host import network
 from volplane.host.mounts import read_table
@@ -70,6 +73,8 @@ class Layout:
         self.run = self.directory / "run"
         self.ready = self.directory / "ready"
         self.brought = self.directory / "brought.json"  # how drivers and manifests of others were brought
+        self.nodes = self.directory / "n"
+        self.lock = self.directory / "up.lock"
         self._memory = self.directory / "cluster.json"
         self._marks: list[socket.socket] = []
         self.bridge = bridge_name(str(self.directory))
@@ -84,16 +89,79 @@ class Layout:
         return self.run / f"{role.replace('/', '-')}{waits.SUFFIX}"
 
     def make(self) -> bool:
-        """Create the directory, for its owner only; whether it was not there before. Raises Unusable."""
+        """Create the directory, for its owner only; whether it was not there before. Raises Unusable.
+
+        One that is there already keeps its mode: all that is written into it is for its owner only anyway.
+        """
         try:
             fresh = not self.directory.exists()
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.directory.chmod(0o700)
-            for part in (self.cloud, self.run, self.directory / "n"):
+            if fresh:
+                self.directory.mkdir(mode=0o700, parents=True)
+            self._check_whose()
+            for part in (self.cloud, self.run, self.nodes):
                 part.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise Unusable(f"cannot use {self.directory} as data directory: {error.strerror}") from error
+            raise self._unusable(error) from error
         return fresh
+
+    def _check_whose(self) -> None:
+        """A directory that others can write to would let them change our files for theirs, and in one that
+        is somebody else's, what has the name of a file of ours is not ours.
+        """
+        there = self.directory.stat()
+        refused = f"cannot use {self.directory} as data directory: "
+        if there.st_uid != os.geteuid():
+            raise Unusable(f"{refused}it belongs to user {there.st_uid}; name one that does not exist yet")
+        if there.st_mode & stat.S_IWOTH or (there.st_mode & stat.S_IWGRP and there.st_gid != os.getegid()):
+            raise Unusable(
+                f"{refused}other users can write to it (mode {stat.S_IMODE(there.st_mode):04o}); "
+                f"name one that does not exist yet, or take that away: chmod go-w {self.directory}"
+            )
+        if any(mark.exists() for mark in (self.lock, self._memory, self.state)):
+            return
+        ours = (self.cloud, self.run, self.nodes, self.shared, self.guests, self.directory / "pki")
+        if strange := next((part for part in ours if part.exists()), None):
+            raise Unusable(f"{refused}{strange} is there and is not Volplane's; name an empty directory")
+
+    def _unusable(self, error: OSError) -> Unusable:
+        inside = f"{error.filename}: " if error.filename not in (None, str(self.directory)) else ""
+        return Unusable(f"cannot use {self.directory} as data directory: {inside}{error.strerror}")
+
+    def claim(self) -> Claim:
+        """Make a directory that was copied from another one a cluster of its own. Raises Unusable.
+
+        Under the lock, before anything is read: the files of a copy name what belongs to the original.
+        """
+        try:
+            found = claim(str(self.directory), self._forget_original)
+        except OSError as error:
+            raise self._unusable(error) from error
+        if found.copied:
+            beside = f"; {found.original} keeps its own, and its ports" if found.original else ""
+            log.warning("%s was copied: no container, mount or disk is taken over%s", self.directory, beside)
+        return found
+
+    def _forget_original(self, found: Claim) -> None:
+        """Links to the original's disks, its processes, and its ports if both are to run side by side."""
+        for link in (*self.nodes.glob("*/dev/*"), *self.nodes.glob("*/dev/disk/by-id/*")):
+            if link.is_symlink() and os.readlink(link).startswith("/dev/loop"):
+                link.unlink()
+        for file in (self.ready, *self.run.glob("*.pid")):
+            file.unlink(missing_ok=True)
+        if found.original:
+            held = self.remembered()
+            self.remember(Memory(access_key=held.access_key, secret_key=held.secret_key))
+
+    def check_state(self) -> None:
+        """A cluster that was started before has its state, or is not started. Raises Unusable."""
+        if not self._memory.exists():
+            return
+        size = self.state.stat().st_size if self.state.exists() else -1
+        if size <= 0:
+            raise Unusable(
+                f"{self.state} is {'empty' if size == 0 else 'missing'}, though a cluster was started here "
+                f"before: restore it from a backup, or begin anew with another --data-dir"
+            )
 
     def discard(self) -> None:
         """After a first start that failed: as if it had not been tried. What is mounted somewhere stays."""
@@ -103,9 +171,11 @@ class Layout:
     def hold(self) -> int:
         """Keep every other `up` out of the directory until the descriptor is closed. Raises InUse."""
         try:
-            return lock(str(self.directory / "up.lock"))
+            return lock(str(self.lock))
         except Locked as error:
             raise InUse(f"the data directory {self.directory}", error.pid) from None
+        except OSError as error:
+            raise Unusable(f"cannot lock {self.lock}: {error.strerror}") from error
 
     def members(self, nodes: int, nodes_per_zone: int) -> list[Member]:
         return [self.member(i, nodes_per_zone) for i in range(1, nodes + 1)]
@@ -114,28 +184,26 @@ class Layout:
         name = f"worker-{index}"
         zone = f"{REGION}{ZONES[(index - 1) // nodes_per_zone % len(ZONES)]}"
         instance = "i-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
-        return Member(name, index, zone, instance, self.directory / "n" / str(index))
+        return Member(name, index, zone, instance, self.nodes / str(index))
 
     # --- remembered between starts
 
     def remembered(self) -> Memory:
+        """Nothing, if there was no start yet or its file cannot be read: ports and keys are chosen anew."""
         try:
             return msgspec.json.decode(self._memory.read_bytes(), type=Memory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            return Memory()
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read, ports and keys are chosen anew: %s", self._memory, error)
             return Memory()
 
     def remember(self, memory: Memory) -> None:
         self.write(self._memory, memory)
 
     def write(self, place: Path, what: Struct) -> None:
-        """Whole or not at all, and for its owner only."""
-        temporary = place.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(what), indent=2))
-            file.flush()
-            os.fsync(descriptor)
-        temporary.replace(place)
+        """Whole or not at all, through a power cut too, and for its owner only."""
+        atomic_write(str(place), msgspec.json.format(msgspec.json.encode(what), indent=2), durable=True)
 
     def prepared(self, port: int = 0, nodes: int = 0, *, pods_apart: bool = False) -> Memory:
         """Ports and keys for this start: those of the last one where there was one.

@@ -26,8 +26,8 @@ def kill_containers(directory: str, name: str = "") -> int:
         started = record.started
         if name and started.spec.name != name:
             continue
-        killed += started.lives
-        for pid, lives in ((started.pid, started.lives), (started.shim, started.shim_lives and not name)):
+        killed += record.lives
+        for pid, lives in ((started.pid, record.lives), (started.shim, record.shim_lives and not name)):
             if lives:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -53,9 +53,10 @@ def remembered(layout: Layout) -> Said:
         return msgspec.json.decode(layout.brought.read_bytes(), type=Said)
     except (FileNotFoundError, NotADirectoryError):
         return Said()
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise Unusable(
-            f"what was brought at the last start cannot be read, {layout.brought}: {error}"
+            f"what was brought at the last start cannot be read, {layout.brought}: {error}; "
+            "restore it, or remove it and bring everything again"
         ) from error
 
 

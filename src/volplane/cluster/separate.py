@@ -26,6 +26,7 @@ from volplane.apiserver.auth.certificates import Authority
 from volplane.apiserver.auth.kubeconfig import write as write_kubeconfig
 from volplane.apiserver.auth.users import MASTERS, NODES
 from volplane.base import clock
+from volplane.base.files import atomic_write
 from volplane.base.log import FILE
 from volplane.client import kubeconfig
 from volplane.client.client import Client
@@ -87,12 +88,16 @@ class Runs:
         return self.directory / f"{role.replace('/', '-')}.crashed"
 
     def write(self, role: str, pid: int) -> None:
-        self.pid_file(role).write_bytes(msgspec.json.encode(Identity(pid, start_time(pid))))
+        # Not durable: a power cut ends every process that it could tell of.
+        atomic_write(str(self.pid_file(role)), msgspec.json.encode(Identity(pid, start_time(pid))))
 
     def read(self, role: str) -> Identity | None:
         try:
             return msgspec.json.decode(self.pid_file(role).read_bytes(), type=Identity)
         except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read and counts as missing: %s", self.pid_file(role), error)
             return None
 
 
@@ -129,6 +134,8 @@ class Separate:
             self._stack.push_async_callback(self._discard)
         Reserve(str(self.layout.state)).require_space()  # a role could not even write why it ends
         self._stack.callback(os.close, self.layout.hold())
+        self.layout.claim()
+        self.layout.check_state()
         self.layout.forget_waits()
         self._stack.callback(self.layout.release)
         self.memory = prepared(self.layout, self.settings)
@@ -225,7 +232,7 @@ class Separate:
     def _cloud(self) -> list[str]:
         settings = cloud_settings(self.layout, self.memory, self.members, self.settings)
         instances = self.layout.run / "instances.json"
-        instances.write_bytes(msgspec.json.encode(settings.instances))
+        atomic_write(str(instances), msgspec.json.encode(settings.instances))
         zones = ",".join(settings.zones)
         where = ["--data-dir", settings.data_dir, "--port", str(settings.port), "--zones", zones]
         chosen = [f"--thin={settings.thin}", *([f"--latency={settings.latency}"] if settings.latency else [])]
@@ -261,7 +268,7 @@ class Separate:
             flags.append(f"--latency={self.settings.latency}")
         if self.brought.programs:
             file = self.layout.run / "programs.json"
-            file.write_bytes(msgspec.json.encode(self.brought.programs))
+            atomic_write(str(file), msgspec.json.encode(self.brought.programs))
             flags.append(f"--programs-file={file}")
         return [*flags, f"--shared-dir={self.layout.shared}", f"--cover={self.layout.directory}"]
 

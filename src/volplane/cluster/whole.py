@@ -159,6 +159,8 @@ class Cluster:
         if self.layout.make():
             self._stack.push_async_callback(self._discard)
         self._stack.callback(os.close, self.layout.hold())
+        self.layout.claim()
+        self.layout.check_state()
         self.layout.forget_waits()
         store = await SqliteStore.open(self.layout.state, packed=apiserver.HARDLY_READ)
         self._stack.push_async_callback(store.close)

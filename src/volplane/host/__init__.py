@@ -5,7 +5,7 @@ node's `/var/lib/kubelet` really is.
 """
 
 from volplane.host.devices import DeviceBusy
-from volplane.host.files import Escapes, Stats, atomic_write
+from volplane.host.files import Escapes, Stats
 from volplane.host.filesystems import UNKNOWN, Filesystem, Unreadable, WrongState
 from volplane.host.host import Host
 from volplane.host.mounts import MountEntry, MountTable
@@ -28,5 +28,4 @@ __all__ = [
     "Stats",
     "Unreadable",
     "WrongState",
-    "atomic_write",
 ]

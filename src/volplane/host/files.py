@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and walks through a volume that no symlink inside it can divert.
+"""Walks through a volume that no symlink inside it can divert.
 
 A pod owns the content of its volume and may swap a directory for a link to `/` at any moment. So nothing
 here opens a path below a volume by name twice: every step goes from a descriptor to the next, without links.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from msgspec import Struct
 
-from volplane.base import failpoint
 from volplane.host import mounts, syscalls
 
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,47 +46,6 @@ def stats(path: str) -> Stats:
         inodes_free=info.f_ffree,
         inodes_used=info.f_files - info.f_ffree,
     )
-
-
-def atomic_write(path: str, data: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
-    """Replace `path` so that readers see the old or the new content. `durable` also survives a power cut."""
-    directory, name = os.path.split(path)
-    temporary = os.path.join(directory, f"{_half(name)}{os.getpid()}.{id(data):x}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        with open(descriptor, "wb", buffering=0) as file:
-            os.fchmod(descriptor, mode)  # whatever the umask says
-            file.write(data)
-            if durable:
-                os.fsync(descriptor)
-        failpoint.hit(f"file:{name}:half")
-        os.rename(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    if durable:
-        _sync_directory(directory or ".")
-
-
-def remove_written(path: str) -> None:
-    """Remove a file of `atomic_write`, and what a writer that was killed half-way has left beside it."""
-    directory, name = os.path.split(path)
-    with suppress(FileNotFoundError):
-        for entry in os.listdir(directory or "."):
-            if entry == name or (entry.startswith(_half(name)) and entry.endswith(".tmp")):
-                os.unlink(os.path.join(directory, entry))
-
-
-def _half(name: str) -> str:
-    return f".{name}."
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def parts(subpath: str) -> list[str]:

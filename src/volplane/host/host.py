@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from volplane.base import failpoint, trace
+from volplane.base.files import atomic_write
 from volplane.host import devices, files, filesystems, mounts, processes, selinux
 from volplane.host.files import Stats
 from volplane.host.filesystems import Filesystem
@@ -125,7 +126,7 @@ class Host:
     # Files inside volumes
 
     async def atomic_write(self, path: str, data: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
-        await self.call(files.atomic_write, path, data, mode, durable=durable)
+        await self.call(atomic_write, path, data, mode, durable=durable)
 
     async def make_below(self, root: str, subpath: str) -> None:
         """Create a subPath directory that is missing, never through a link."""

@@ -33,9 +33,9 @@ from cryptography.x509.oid import NameOID
 from volplane.api.certificates import CertificateSigningRequest, CertificateSigningRequestSpec
 from volplane.api.errors import APIError, Unavailable
 from volplane.api.meta import ObjectMeta
+from volplane.base.files import atomic_write
 from volplane.client import kubeconfig
 from volplane.client.client import Client
-from volplane.host import atomic_write
 from volplane.node.settings import CLIENT_PAIR as PAIR
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def _write(name: str, bootstrap: str, config: str, directory: Path, both: bytes)
     user = {"client-certificate": str(pair), "client-key": str(pair)}
     config_of = kubeconfig.for_user(bootstrap, f"system:node:{name}", user)
     if authority := config_of["clusters"][0]["cluster"].get("certificate-authority-data"):
-        atomic_write(str(directory / AUTHORITY), base64.b64decode(authority), 0o644)
+        atomic_write(str(directory / AUTHORITY), base64.b64decode(authority), 0o644, durable=True)
     mine = yaml.safe_dump(config_of)
     os.makedirs(os.path.dirname(os.path.abspath(config)), exist_ok=True)
     atomic_write(config, mine.encode(), 0o600, durable=True)

@@ -19,6 +19,8 @@ from volplane import web
 from volplane.api.core import Pod
 from volplane.api.errors import APIError
 from volplane.api.storage import CSIDriver
+from volplane.base.locks import lock
+from volplane.base.place import claim
 from volplane.client.client import Client
 from volplane.client.https import Https
 from volplane.host import Host, NodePaths
@@ -32,6 +34,7 @@ from volplane.node.containers.base import Runtime
 from volplane.node.containers.launch import Launcher
 from volplane.node.containers.process import ProcessRuntime
 from volplane.node.containers.task import TaskImage, TaskRuntime
+from volplane.node.copied import forget_original
 from volplane.node.csinode import CSINodeObject
 from volplane.node.descriptor_budget import DescriptorBudget
 from volplane.node.eviction.controller import Eviction
@@ -62,6 +65,7 @@ from volplane.web import tls
 
 log = logging.getLogger(__name__)
 
+LOCK = "node.lock"
 FAREWELL = 2.0  # seconds for the last writes of a node that stops
 TAKE_OVER = 15.0  # seconds for a start that is stopped to find out what runs here
 
@@ -154,6 +158,7 @@ class NodeRole:
         self.limits = Limits(self.drivers, client.cache(CSIDriver), self.csinode, self.volumes)
         self.pods.shared.hopeless = self.limits.exceeded
         self.eviction = Eviction(settings, host, paths, self.object, self.pods.workers, self.events)
+        self._root = _Root(paths)
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -167,7 +172,10 @@ class NodeRole:
         await self.wait()
 
     async def start(self) -> None:
+        """Raises Locked if another node's process has this root."""
         self._failed = asyncio.get_running_loop().create_future()
+        self._stack.callback(self._root.release)
+        await finished(self.host.call(self._root.take))
         await self._prepare_disk()
         await self._stack.enter_async_context(self.events)
         waits.sources.add(self.told)
@@ -407,6 +415,25 @@ class NodeRole:
         if table.is_on_itself(root) and all(e.target == root for e in table.under(root)):
             # A driver's socket may still be open in it; nothing is mounted below, so nothing is hidden.
             await self.host.unmount(root, detach=True)
+
+
+class _Root:
+    """A node's directory, locked: two nodes on one would unmount each other's volumes."""
+
+    def __init__(self, paths: NodePaths) -> None:
+        self._path, self._lock = paths.root, -1
+        self._pods, self._plugins = paths.real(paths.pods), paths.real(paths.plugins)
+
+    def take(self) -> None:
+        """Raises Locked, OSError."""
+        _make_directories(self._path, [])
+        self._lock = lock(f"{self._path}/{LOCK}", f"the node's directory {self._path}")
+        claim(self._path, lambda _: forget_original(self._path, self._pods, self._plugins))
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def _make_directories(root: str, inside: list[str]) -> None:

@@ -32,7 +32,7 @@ def _serves(spec: ContainerSpec, socket: str) -> bool:
 
 
 def _kill(record: Record) -> bool:
-    if record.ending is not None or not record.started.lives:
+    if record.ending is not None or not record.lives:
         return False
     with suppress(ProcessLookupError):
         os.kill(record.started.pid, signal.SIGKILL)

@@ -218,7 +218,7 @@ class SurvivorPod:
         for member in self._world.cluster.members:
             for record in records.load_all(str(member.root / "containers")):
                 spec, started = record.started.spec, record.started
-                if (spec.pod_uid, spec.name) == (uid, "main") and record.ending is None and started.lives:
+                if (spec.pod_uid, spec.name) == (uid, "main") and record.ending is None and record.lives:
                     return started.pid, started.pid_start
         return None
 

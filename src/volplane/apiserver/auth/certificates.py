@@ -8,13 +8,13 @@ takes to start.
 from __future__ import annotations
 
 import ipaddress
-import os
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -26,9 +26,28 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
+from volplane.base.files import UnusableFile, atomic_write
+
+log = logging.getLogger(__name__)
+
 LIFETIME = timedelta(days=3650)
 RENEW_BEFORE = timedelta(days=30)
 BACKDATED = timedelta(minutes=5)  # clocks of two machines are never equal
+
+
+class UnusableKey(UnusableFile):
+    """A key that cannot be made again: says which file, why, and what can be done."""
+
+    def __init__(self, path: Path, why: object, *, also: Path | None = None) -> None:
+        gone = f"{path} and {also}" if also else str(path)
+        super().__init__(
+            f"cannot use the key {path}: {_first_sentence(why)}. Restore it from a backup; if there is none, "
+            f"remove {gone}: another is made, and whatever was signed with the old one becomes invalid"
+        )
+
+
+def _first_sentence(why: object) -> str:
+    return str(why).partition(". ")[0].rstrip(".")
 
 
 class Pair(Struct, frozen=True):
@@ -50,13 +69,11 @@ class Authority:
     """The CA of one data directory."""
 
     def __init__(self, directory: Path) -> None:
+        """Raises UnusableKey, and changes nothing, if the CA's key is there and cannot be used."""
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.pair = _pair(directory, "ca")
-        if not _usable(self.pair):
-            _write(self.pair, *_root())
-        self.certificate = x509.load_pem_x509_certificate(self.pair.cert)
-        self._key = _load_key(self.pair)
+        self._key, self.certificate = _authority(self.pair)
 
     def server(self, name: str, hosts: Sequence[str]) -> Pair:
         """The certificate of an HTTPS server, made anew when it is to answer to other names."""
@@ -90,8 +107,40 @@ class Authority:
         _write(pair, builder.sign(self._key, hashes.SHA256()), key)
 
 
-def _root() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    key = ec.generate_private_key(ec.SECP256R1())
+def _authority(pair: Pair) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """The key is what counts: a certificate that is lost or damaged is made again for the same key, and who
+    trusts the old one trusts what is signed. Nothing can replace the key.
+    """
+    known = _read_certificate(pair)
+    try:
+        key = load_key(pair.key_path)
+    except FileNotFoundError:
+        if pair.cert_path.exists():
+            what = "without it, nothing can be signed that the kubeconfigs of this cluster trust"
+            raise UnusableKey(pair.key_path, what, also=pair.cert_path) from None
+        return _write_root(pair, ec.generate_private_key(ec.SECP256R1()))
+    except ValueError as error:
+        raise UnusableKey(pair.key_path, error, also=pair.cert_path) from None
+    if known is None or not _is_signed_by(known, known):
+        if pair.cert_path.exists():
+            log.warning("%s cannot be read: made again with the same key", pair.cert_path)
+        return _write_root(pair, key)
+    if known.public_key() != key.public_key():
+        raise UnusableKey(pair.key_path, f"it is not the key of {pair.cert_path.name}", also=pair.cert_path)
+    if _ends_soon(known):
+        return _write_root(pair, ec.generate_private_key(ec.SECP256R1()))
+    return key, known
+
+
+def _write_root(
+    pair: Pair, key: ec.EllipticCurvePrivateKey
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    certificate = _root(key)
+    _write(pair, certificate, key)
+    return key, certificate
+
+
+def _root(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     name = _name("volplane-ca")
     builder = _builder(name, name, key.public_key())
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
@@ -109,7 +158,7 @@ def _root() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     builder = builder.add_extension(usage, critical=True)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     builder = builder.add_extension(identifier, critical=False)
-    return builder.sign(key, hashes.SHA256()), key
+    return builder.sign(key, hashes.SHA256())
 
 
 def _builder(
@@ -143,13 +192,26 @@ def _pair(directory: Path, name: str) -> Pair:
     return Pair(directory / f"{name}.crt", directory / f"{name}.key")
 
 
-def _usable(pair: Pair, issuer: x509.Certificate | None = None) -> bool:
-    if not pair.cert_path.exists() or not pair.key_path.exists():
+def _usable(pair: Pair, issuer: x509.Certificate) -> bool:
+    """Anything that is wrong with a pair is mended by a new one."""
+    certificate = _read_certificate(pair)
+    if certificate is None or _ends_soon(certificate) or not _is_signed_by(certificate, issuer):
         return False
-    certificate = x509.load_pem_x509_certificate(pair.cert)
-    if certificate.not_valid_after_utc - RENEW_BEFORE < datetime.now(UTC):
+    try:
+        return load_key(pair.key_path).public_key() == certificate.public_key()
+    except (OSError, ValueError):
         return False
-    return issuer is None or _is_signed_by(certificate, issuer)
+
+
+def _read_certificate(pair: Pair) -> x509.Certificate | None:
+    try:
+        return x509.load_pem_x509_certificate(pair.cert)
+    except (OSError, ValueError):
+        return None
+
+
+def _ends_soon(certificate: x509.Certificate) -> bool:
+    return certificate.not_valid_after_utc - RENEW_BEFORE < datetime.now(UTC)
 
 
 def _is_signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -167,13 +229,23 @@ def _subject(pair: Pair) -> x509.Name:
 
 def _covers(pair: Pair, hosts: Sequence[str]) -> bool:
     certificate = x509.load_pem_x509_certificate(pair.cert)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return False
     return set(names) >= {_alternative(host) for host in hosts}
 
 
-def _load_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
-    key = load_pem_private_key(pair.key, password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Raises OSError, or ValueError for what is no key of ours."""
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except TypeError as error:  # it wants a password
+        raise ValueError(str(error)) from error
+    except UnsupportedAlgorithm as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("it is no key of an elliptic curve")
     return key
 
 
@@ -186,11 +258,5 @@ def _write(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePriva
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all, and readable by the owner only from the first byte on."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
-    temporary.replace(path)
+    """Whole or not at all, through a power cut too; readable by the owner only from the first byte on."""
+    atomic_write(str(path), data, durable=True)

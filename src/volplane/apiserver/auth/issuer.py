@@ -19,10 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
-    load_pem_private_key,
 )
 
-from volplane.apiserver.auth.certificates import write_private
+from volplane.apiserver.auth.certificates import UnusableKey, load_key, write_private
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 LONGEST_TOKEN = 64 * 1024  # characters: as much as the head of a request may hold
@@ -48,13 +47,14 @@ class Issuer:
 
     @classmethod
     def load(cls, path: Path) -> Issuer:
-        """The key of a data directory, made once: tokens survive a restart."""
+        """The key of a data directory, made once: tokens survive a restart. Raises UnusableKey."""
         if not path.exists():
             key = ec.generate_private_key(ec.SECP256R1())
             write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        loaded = load_pem_private_key(path.read_bytes(), password=None)
-        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-        return cls(loaded)
+        try:
+            return cls(load_key(path))
+        except ValueError as error:
+            raise UnusableKey(path, error) from None
 
     def sign(self, claims: Mapping[str, Any]) -> str:
         header = {"alg": "ES256", "kid": self.key_id}

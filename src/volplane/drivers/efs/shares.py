@@ -13,6 +13,7 @@ All functions block; they run on the host's threads.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -24,7 +25,10 @@ import msgspec
 from msgspec import Struct
 
 from volplane.base import failpoint
+from volplane.base.files import atomic_write, sync_directory
 from volplane.host import Stats, files
+
+log = logging.getLogger(__name__)
 
 DEFAULT_FILE_SYSTEM = "fs-00000001"
 
@@ -58,6 +62,13 @@ def point_of(handle: str) -> str:
     return found[2] if found else ""
 
 
+class UnreadableRecord(Exception):
+    """The record of an access point is there and makes no sense: nothing is done on such a basis."""
+
+    def __init__(self, path: str, why: Exception) -> None:
+        super().__init__(f"the record of an access point cannot be read, {path}: {why}; restore it")
+
+
 class Shares:
     def __init__(self, root: str) -> None:
         self._root = os.path.realpath(root)
@@ -84,15 +95,26 @@ class Shares:
         return path
 
     def get(self, point: str) -> Point | None:
+        """None if there is none. Raises UnreadableRecord: its directory may hold somebody's data."""
+        path = self._record(point)
         try:
-            with open(self._record(point), "rb") as file:
+            with open(path, "rb") as file:
                 return msgspec.json.decode(file.read(), type=Point)
         except FileNotFoundError:
             return None
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            raise UnreadableRecord(path, error) from error
 
     def all(self) -> Iterator[Point]:
         for name in sorted(os.listdir(self._points)):
-            if name.startswith("fsap-") and (found := self.get(name.removesuffix(".json"))):
+            if not (name.startswith("fsap-") and name.endswith(".json")):
+                continue
+            try:
+                found = self.get(name.removesuffix(".json"))
+            except UnreadableRecord as error:
+                log.warning("%s", error)
+                continue
+            if found is not None:
                 yield found
 
     def create(self, point: Point) -> Point:
@@ -107,6 +129,7 @@ class Shares:
         # A directory that others could write to while it has no owner would not be theirs alone.
         os.chown(path, point.uid, point.gid)
         os.chmod(path, point.mode)
+        sync_directory(os.path.dirname(path))  # a record that outlives a power cut has its directory
         self._write(point)
         return point
 
@@ -127,7 +150,11 @@ class Shares:
             os.unlink(self._record(point.id))
 
     def taken_gids(self, file_system: str) -> set[int]:
-        return {p.gid for p in self.all() if p.file_system == file_system}
+        """Of all records, and of all directories: a record that cannot be read still owns its group."""
+        taken = {p.gid for p in self.all() if p.file_system == file_system}
+        with suppress(FileNotFoundError), os.scandir(os.path.join(self._root, file_system)) as entries:
+            taken |= {entry.stat(follow_symlinks=False).st_gid for entry in entries}
+        return taken
 
     def capacity(self) -> int:
         self.prepare()
@@ -137,7 +164,7 @@ class Shares:
         return os.path.join(self._points, f"{point}.json")
 
     def _write(self, point: Point) -> None:
-        files.atomic_write(self._record(point.id), msgspec.json.encode(point), durable=True)
+        atomic_write(self._record(point.id), msgspec.json.encode(point), durable=True)
 
 
 def usage(directory: str) -> Stats:

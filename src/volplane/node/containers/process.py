@@ -221,11 +221,11 @@ class ProcessRuntime:
 
     def _give_up(self, start: Unfinished) -> None:
         """Kill what is at work on a start. Its id stays taken until all of it is gone."""
-        for pid in start.begun.living if start.begun is not None else ():
+        for pid in start.begun.living_in(start.directory) if start.begun is not None else ():
             with suppress(ProcessLookupError):
                 descriptor = os.pidfd_open(pid)
                 try:
-                    if start.begun is not None and pid in start.begun.living:
+                    if start.begun is not None and pid in start.begun.living_in(start.directory):
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 finally:
                     os.close(descriptor)
@@ -238,7 +238,7 @@ class ProcessRuntime:
         """A process that waits in the kernel dies as soon as it is let go, before any further instruction."""
         left: Unfinished | None = start
         while left is not None:
-            for pid in left.begun.living if left.begun is not None else ():
+            for pid in left.begun.living_in(left.directory) if left.begun is not None else ():
                 await exited(pid)
             left = await self._host.call(records.find_unfinished, start.directory)
             if left is not None and left.begun is None:

@@ -2,24 +2,34 @@
 
 A directory a container: the shim writes `start.json` when it begins, `container.json` before the command
 runs, and `exit.json` when it is over. A process is the one we mean only if its pid, its start time and the
-boot agree.
+boot agree, and if its shim, while it lives, holds the lock on the directory. The files of a copied directory
+name the original's processes, but nobody holds a lock on the copy.
+
+A file that cannot be read (a power cut, a damaged disk) tells nothing, so the lock alone decides: if nobody
+holds it, the container has ended; if somebody does, a container runs that nobody can describe, and is ended.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import shutil
+import signal
 import time
+from contextlib import suppress
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.json import Decoder
 
+from volplane.base.place import boot_id
 from volplane.host.processes import start_time
 from volplane.node.containers.base import KILLED, START_ERROR, ContainerError, ContainerSpec, State, ended
 from volplane.node.inotify import CLOSE_NOWRITE, CREATE, MOVED_TO, Inotify
+
+log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Struct)
 
@@ -27,6 +37,10 @@ PATIENCE = 2.0  # seconds for starts of an earlier life to come to their end by 
 LETTING_GO = 0.05  # seconds; a close is told a moment before the lock is free
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
+
+
+class Unreadable(Exception):
+    """A file is there and makes no sense."""
 
 
 class Begun(Struct, frozen=True):
@@ -44,6 +58,11 @@ class Begun(Struct, frozen=True):
         here = self.boot == boot_id()
         known = ((self.pid, self.pid_start), (self.shim, self.shim_start))
         return [pid for pid, started in known if here and start_time(pid) == started]
+
+    def living_in(self, directory: str) -> list[int]:
+        """The same, but none if they serve another directory, of which this one is a copy."""
+        living = self.living
+        return living if self.shim not in living or is_locked(directory) else []
 
 
 class Unfinished(Struct, frozen=True):
@@ -91,6 +110,15 @@ class Record(Struct, frozen=True):
     ending: Ending | None = None
     supervised: bool = True  # the shim or pid 1 lived when nothing was known of an end yet
 
+    @property
+    def shim_lives(self) -> bool:
+        return self.started.shim_lives and is_locked(self.directory)
+
+    @property
+    def lives(self) -> bool:
+        """Whether its command runs. It may outlive its shim; a shim that lives holds the lock."""
+        return self.started.lives and (not self.started.shim_lives or is_locked(self.directory))
+
     def state(self) -> State:
         """As the files tell it."""
         spec, since = self.started.spec, whole_seconds(self.started.started_at)
@@ -115,11 +143,6 @@ def whole_seconds(stamp: str) -> str:
     return stamp[:19] + "Z"
 
 
-def boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
 def directory_of(base: str, id: str) -> str:
     if not _ID.fullmatch(id):
         raise ContainerError(f"{id!r} cannot be a container's id")
@@ -127,13 +150,28 @@ def directory_of(base: str, id: str) -> str:
 
 
 def load(directory: str) -> Record | None:
-    """None if nothing of it ever ran."""
+    """None if nothing of it ever ran, or if what ran cannot be known any more."""
+    try:
+        return _load(directory)
+    except Unreadable as error:
+        log.warning("%s", error)
+        return None
+
+
+def _load(directory: str) -> Record | None:
+    """Raises Unreadable."""
     started = _read(f"{directory}/container.json", _started)
     if started is None:
         return None
     # In this order: the shim's last deed is the exit file, so a dead one without it was killed.
-    supervised = started.shim_lives or started.lives
-    return Record(directory, started, _read(f"{directory}/exit.json", _ending), supervised)
+    found = Record(directory, started)
+    supervised = found.shim_lives or found.lives
+    try:
+        ending = _read(f"{directory}/exit.json", _ending)
+    except Unreadable as error:
+        log.warning("%s", error)  # that it has ended is known all the same
+        ending = None
+    return structs.replace(found, ending=ending, supervised=supervised)
 
 
 def load_all(base: str) -> list[Record]:
@@ -149,7 +187,7 @@ def load_with_starts(base: str) -> tuple[list[Record], list[Unfinished]]:
     for entry in sorted(os.scandir(base), key=lambda e: e.name):
         if not entry.is_dir(follow_symlinks=False):
             continue
-        found = load(entry.path) or _await_start(entry.path, end)
+        found = _find(entry.path, end)
         if isinstance(found, Record):
             records.append(found)
         elif found is not None:
@@ -157,6 +195,15 @@ def load_with_starts(base: str) -> tuple[list[Record], list[Unfinished]]:
         else:
             delete(entry.path)
     return records, unfinished
+
+
+def _find(directory: str, end: float) -> Record | Unfinished | None:
+    try:
+        return _load(directory) or _await_start(directory, end)
+    except Unreadable as error:
+        log.warning("%s", error)
+        end_unknown(directory)
+        return None
 
 
 def _await_start(directory: str, end: float) -> Record | Unfinished | None:
@@ -175,7 +222,7 @@ def _await_start(directory: str, end: float) -> Record | Unfinished | None:
         changes.add(directory, CREATE | MOVED_TO | CLOSE_NOWRITE)
         while True:
             start = find_unfinished(directory, lock)
-            if record := load(directory):  # looked for last: it may have been written meanwhile
+            if record := _load(directory):  # looked for last: it may have been written meanwhile
                 return record
             if start is None or time.monotonic() >= end:
                 return start
@@ -187,8 +234,9 @@ def _await_start(directory: str, end: float) -> Record | Unfinished | None:
 
 def find_unfinished(directory: str, lock: int = -1) -> Unfinished | None:
     """None if no process is at work there any more. `lock`: the directory, if it is open already."""
-    begun = _read(f"{directory}/start.json", _begun)
-    if begun is not None and begun.living:  # pid 1 may outlive its shim while the kernel does not let it go
+    begun = _read_begun(directory)
+    # Pid 1 may outlive its shim while the kernel does not let it go.
+    if begun is not None and begun.living_in(directory):
         return Unfinished(directory, begun)
     try:
         descriptor = lock if lock >= 0 else os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -205,6 +253,61 @@ def find_unfinished(directory: str, lock: int = -1) -> Unfinished | None:
     return None
 
 
+def _read_begun(directory: str) -> Begun | None:
+    try:
+        return _read(f"{directory}/start.json", _begun)
+    except Unreadable as error:
+        log.warning("%s", error)  # the lock tells whether its shim lives
+        return None
+
+
+def is_locked(directory: str) -> bool:
+    """Whether a shim serves this directory. Not to be asked of one whose shim has yet to take its lock."""
+    try:
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def end_unknown(directory: str) -> None:
+    """End a container whose description cannot be read: its shim holds the lock, and takes it along."""
+    end = time.monotonic() + PATIENCE
+    while is_locked(directory) and time.monotonic() < end:
+        for shim in _holders(directory):
+            log.warning("the container in %s is unknown and is ended: process %d", directory, shim)
+            with suppress(ProcessLookupError):
+                os.kill(shim, signal.SIGKILL)
+        time.sleep(LETTING_GO)
+
+
+def _holders(directory: str) -> list[int]:
+    """The processes that hold a lock on it.
+
+    /proc/locks names the inode; the device is told in another way on btrfs, so an open descriptor decides.
+    """
+    there = os.stat(directory)
+    with open("/proc/locks") as file:
+        locks = [line.split() for line in file]
+    pids = {int(line[4]) for line in locks if line[1] == "FLOCK" and line[5].endswith(f":{there.st_ino}")}
+    return [pid for pid in pids if pid > 0 and _has_open(pid, there)]
+
+
+def _has_open(pid: int, file: os.stat_result) -> bool:
+    with suppress(OSError):  # it has ended
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), file):
+                    return True
+    return False
+
+
 def delete(directory: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -215,3 +318,5 @@ def _read(path: str, decoder: Decoder[K]) -> K | None:
             return decoder.decode(file.read())
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{path} cannot be read: {error}") from error

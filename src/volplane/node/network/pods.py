@@ -24,7 +24,8 @@ from msgspec import Struct
 
 from volplane.api.core import Container, ContainerPort, Pod
 from volplane.base import failpoint
-from volplane.host import Host, NodePaths, atomic_write, network
+from volplane.base.files import atomic_write
+from volplane.host import Host, NodePaths, network
 from volplane.host.network import Bridge, Joined, RangeTaken
 from volplane.node.network import ranges
 from volplane.node.network.relay import Ends, Relay
@@ -97,8 +98,10 @@ class PodNetwork:
         self._outside: set[str] = set()  # pods whose containers were started in the machine's network
 
     async def load(self) -> None:
-        """The addresses of an earlier life."""
-        self._addresses = await self._host.call(_read_records, self._paths.real(self._paths.pods))
+        """The addresses of an earlier life, as far as they are in the node's range of today."""
+        found = await self._host.call(_read_records, self._paths.real(self._paths.pods))
+        share = IPv4Network(self._settings.pod_cidr) if self._settings.pod_cidr else None
+        self._addresses = {uid: address for uid, address in found.items() if not share or address in share}
 
     def is_apart(self, pod: Pod) -> bool:
         """Whether it has a network of its own."""
@@ -332,6 +335,14 @@ def _read_records(directory: str) -> dict[str, IPv4Address]:
         with suppress(OSError, ValueError), open(f"{directory}/{uid}/{RECORD}", "rb") as file:
             found[uid] = IPv4Address(_record.decode(file.read()).address)
     return found
+
+
+def forget_addresses(directory: str) -> None:
+    """Of all pods below the directory."""
+    with suppress(FileNotFoundError):
+        for uid in os.listdir(directory):
+            with suppress(NotADirectoryError):
+                _remove_record(f"{directory}/{uid}/{RECORD}")
 
 
 def _write_record(path: str, address: IPv4Address) -> None:

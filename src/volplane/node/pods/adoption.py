@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import structs
 
 from volplane.api.core import Container, ContainerStatus, Pod
-from volplane.host import atomic_write
+from volplane.base.files import atomic_write
 from volplane.node.containers.base import KILLED, State
 from volplane.node.pods.records import Attempt, Record, all_containers
 from volplane.node.pods.runtimes import Runtimes, attempt_of, parts
@@ -116,7 +116,9 @@ def _read_marker(path: str) -> dict[str, int]:
             found = json.loads(file.read())
     except (OSError, ValueError):
         return {}
-    return {str(k): int(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    # Without it the pod counts as one that ended by itself, which its restart policy judges.
+    known = found.items() if isinstance(found, dict) else ()
+    return {name: number for name, number in known if isinstance(number, int)}
 
 
 def write_marker(path: str, records: Mapping[str, Record]) -> None:

@@ -22,7 +22,7 @@ from volplane.api.core import (
     VolumeDevice,
     VolumeMount,
 )
-from volplane.host import atomic_write
+from volplane.base.files import atomic_write
 from volplane.node.containers import seccomp
 from volplane.node.containers.base import ContainerSpec, Device, Mount, Propagation
 from volplane.node.containers.launcher.log import list_rotated

@@ -6,13 +6,17 @@ import logging
 import os
 import sqlite3
 from contextlib import ExitStack
+from urllib.parse import quote
 
+from volplane.base.files import sync_directory
 from volplane.base.locks import Locked, lock
 from volplane.store.contract import Failed, Full, InUse, Records
 from volplane.store.sqlite.database import Database
 from volplane.store.sqlite.space import Reserve, allocate_index
 
 log = logging.getLogger(__name__)
+
+RESTORE = "Nothing was changed; restore it from a backup"
 
 
 class Files:
@@ -47,6 +51,7 @@ class Files:
         # Open until SQLite has closed its own: closing it earlier would drop the locks that SQLite has on it.
         self.descriptor = _create(path)
         stack.callback(os.close, self.descriptor)
+        _check(path)
         self._index = -1
         stack.callback(self._close_index)
         self.disk = Database(path)
@@ -57,6 +62,8 @@ class Files:
         stack.callback(self.old.close)
         self.revision, self.floor = self.disk.revision(), self.disk.floor()
         self.records = list(self.disk.records())
+        if any(type(r.key) is not str or type(r.value) is not bytes for r in self.records):
+            raise Failed(f"cannot open {path}: it holds rows that were never written. {RESTORE}")
 
     def close(self) -> None:
         with self._stack:
@@ -80,12 +87,31 @@ def _lock(path: str) -> int:
         raise InUse(path, error.pid) from None
 
 
+def _check(path: str) -> None:
+    """Refuse a file that was damaged, before a write could make it worse. Raises Failed.
+
+    It takes as long as reading the records does: 1 ms for 2 MiB, 115 ms for 40 MiB.
+    """
+    if os.path.exists(f"{path}-shm") and not os.path.exists(f"{path}-wal"):
+        log.warning("%s-wal is gone, and with it what was written since the last checkpoint", path)
+    if not os.path.getsize(path):
+        return
+    # Read-only, because whoever else closes a database last brings its log into it.
+    connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, timeout=30)
+    try:
+        ((found,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    except sqlite3.OperationalError:
+        raise  # it is busy, or the disk is full: nothing is wrong with it
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    finally:
+        connection.close()
+    if found != "ok":
+        raise Failed(f"cannot open {path}: it is damaged ({' '.join(found.split())}). {RESTORE}")
+
+
 def _create(path: str) -> int:
     """Make the file private, and its directory entry durable, before SQLite opens it."""
     database = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(os.path.dirname(os.path.abspath(path)))
     return database

@@ -153,8 +153,8 @@ class CsiBlock(Csi):
         return await self.site.host.call(_scan, self._directory, self.real(self.site.paths.pods))
 
     async def found(self, pod: str, name: str) -> Place:
-        metadata = self.real(self.site.paths.block_data(name))
-        known = await self.site.host.call(data.read, metadata)
+        metadata, maps = self.real(self.site.paths.block_data(name)), self._maps(pod, name)
+        known = await self.site.host.call(data.read_left, metadata, maps.map, maps.target)
         unique = data.unique_of(known, metadata) if known is not None else f"{self.name}/{pod}-{name}"
         return Place(self.name, unique, name, pod)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 
 from volplane.api import names
 from volplane.base import failpoint
-from volplane.host import atomic_write
-from volplane.host.files import remove_written
+from volplane.base.files import atomic_write, remove_written
+from volplane.host import mounts
 from volplane.volumes.base import VolumeFailure, make_directory, remove_empty
+
+log = logging.getLogger(__name__)
 
 Data = Mapping[str, str]
 
@@ -32,6 +34,20 @@ def read(path: str) -> Data | None:
     if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
         raise Unreadable(f"failed to read volume data {path}: not a map of strings")
     return data
+
+
+def read_left(path: str, *targets: str) -> Data | None:
+    """`read`, of what an earlier life has left: a file that cannot be read and describes nothing that is
+    mounted (a power cut ends all mounts, and may empty a file that was just written) is removed.
+    """
+    try:
+        return read(path)
+    except Unreadable as error:
+        if any(map(mounts.is_mount, targets)):
+            raise
+        log.warning("%s; nothing is mounted there: removed", error)
+        remove(path)
+        return None
 
 
 def unique_of(known: Data, path: str) -> str:
@@ -62,10 +78,13 @@ def scan_staged(directory: str) -> list[Data]:
     found = []
     for driver in _directories(directory):
         for volume in _directories(driver):
-            with suppress(Unreadable):
-                data = read(os.path.join(volume, "vol_data.json"))
-                if data is not None and data.get("driverName") and data.get("volumeHandle"):
-                    found.append(data)
+            try:
+                data = read_left(os.path.join(volume, "vol_data.json"), os.path.join(volume, "globalmount"))
+            except Unreadable as error:
+                log.warning("%s; it may be mounted, and is left as it is", error)
+                continue
+            if data is not None and data.get("driverName") and data.get("volumeHandle"):
+                found.append(data)
     return found
 
 

@@ -379,7 +379,8 @@ class Csi(Plugin):
 
     async def found(self, pod: str, name: str) -> Place:
         metadata = self.real(self.site.paths.csi_data(pod, name))
-        known = await self.site.host.call(data.read, metadata)
+        target = self.real(self.site.paths.csi_target(pod, name))
+        known = await self.site.host.call(data.read_left, metadata, target)
         if known is None or known.get("volumeLifecycleMode") == request.EPHEMERAL:
             return await super().found(pod, name)
         return Place(
@@ -388,8 +389,8 @@ class Csi(Plugin):
 
     async def devices(self) -> list[Device]:
         directory = self.real(f"{self.site.paths.plugins}/{self.name}")
-        await self.run(data.remove_strays, directory)
         staged = await self.site.host.call(data.scan_staged, directory)
+        await self.run(data.remove_strays, directory)
         return [
             Device(
                 self.name,

@@ -1,0 +1,83 @@
+"""Which directory this is: tells a directory that was copied from the one that it was copied from.
+
+The files of a copy name the processes, networks and devices of the original. So a directory remembers its own
+inode, which a copy does not share and which stays when it is moved or renamed. A device's number may change
+with every boot, and counts only within one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from volplane.base.files import atomic_write, set_aside
+
+NAME = "directory.json"
+
+
+class Place(Struct, frozen=True):
+    """Where a directory was when it was last used."""
+
+    inode: int
+    device: int
+    boot: str
+    path: str
+
+    def is_at(self, other: Place) -> bool:
+        same_device = self.device == other.device or self.boot != other.boot
+        return self.inode == other.inode and same_device
+
+
+class Claim(Struct, frozen=True):
+    copied: bool = False  # its files were written in another directory
+    original: str = ""  # that directory, if it is still there
+
+
+def claim(directory: str, forget: Callable[[Claim], None]) -> Claim:
+    """Whose files are in the directory? From now on it is the one that they belong to.
+
+    `forget` removes from a copy what belongs to the original; killed before its end, it is called again.
+    To be called by the one process that has locked the directory. Raises OSError.
+    """
+    path = os.path.join(directory, NAME)
+    here, known = _place(directory), _read(path)
+    if known == here:
+        return Claim()
+    found = Claim()
+    if known is not None and not known.is_at(here):
+        found = Claim(copied=True, original=known.path if _is_there(known) else "")
+        forget(found)
+    atomic_write(path, msgspec.json.encode(here), durable=True)
+    return found
+
+
+def _place(directory: str) -> Place:
+    there = os.stat(directory)
+    return Place(there.st_ino, there.st_dev, boot_id(), os.path.realpath(directory))
+
+
+def _is_there(place: Place) -> bool:
+    try:
+        return place.is_at(_place(place.path))
+    except OSError:
+        return False
+
+
+def _read(path: str) -> Place | None:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=Place)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        set_aside(path, error)
+        return None
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()

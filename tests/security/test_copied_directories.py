@@ -1,0 +1,244 @@
+"""A copied data directory is a cluster of its own: it never touches what belongs to the original."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import machine
+from tests.support.stopped import fill, objects
+from tests.support.up import VOLPLANE, Up, wait_until
+from volplane.base import place
+from volplane.host import devices
+from volplane.node.containers import records
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    machine.purge(tmp_path)
+
+
+def cluster(directory: Path, nodes: int = 1) -> Up:
+    directory.mkdir(0o700, exist_ok=True)
+    up = Up(nodes=nodes, directory=directory)
+    up.output = directory.with_name(f"{directory.name}.log")
+    return up
+
+
+class Belongings:
+    """What a running cluster has on the machine, and that must not change."""
+
+    def __init__(self, up: Up) -> None:
+        self.mounts = machine.mounts(up.directory)
+        self.loops = {d: f for d, f in devices.loops().items() if f.startswith(f"{up.directory}/")}
+        self.interfaces = machine.interfaces(up.directory)
+        found = records.load_all(str(up.directory / "n" / "1" / "containers"))
+        self.containers = {(r.started.pid, r.started.pid_start) for r in found if r.lives}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Belongings) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(vars(self))
+
+
+def restarts(up: Up) -> int:
+    (status,) = up.get("pod", "user")["status"]["containerStatuses"]
+    count: int = status["restartCount"]
+    return count
+
+
+@pytest.mark.parametrize("how", ["cp -a", "cp -ax"])
+def test_a_copy_runs_beside_the_original_and_touches_nothing_of_it(directory: Path, how: str) -> None:
+    original, copy = cluster(directory / "original"), Up(nodes=1, directory=directory / "copy")
+    copy.output = directory / "copy.log"
+    with original:
+        fill(original)
+        before = Belongings(original)
+        assert before.containers
+        assert before.loops
+        subprocess.run([*how.split(), "--sparse=always", original.directory, copy.directory], check=True)
+        with copy:
+            assert Belongings(original) == before
+            assert copy.memory().port != original.memory().port
+            assert objects(copy) >= objects(original)
+            copy.wait("the copy runs a pod of its own", lambda: restarts(copy) == 1)
+            shown = copy.kubectl("exec", "user", "--", "cat", "/data/file")
+            assert shown.strip() == "kept"
+            own = Belongings(copy)
+            assert own.containers
+            assert not own.containers & before.containers
+            assert set(own.loops).isdisjoint(before.loops)
+            copy.kubectl("delete", "pod", "user")
+            assert Belongings(original) == before
+            assert copy.stop() == 0, copy.log()
+        assert not (left := machine.leftovers(copy.directory)), f"{left}\n{copy.log()}"
+        assert "Traceback" not in copy.log(1000)
+        assert Belongings(original) == before
+        assert restarts(original) == 0
+        assert original.kubectl("exec", "user", "--", "cat", "/data/file").strip() == "kept"
+
+
+def test_a_copy_whose_disk_is_missing_does_not_find_the_originals(directory: Path) -> None:
+    """The link to it was copied, and the original's disk has the same id."""
+    original, copy = cluster(directory / "original"), Up(nodes=1, directory=directory / "copy")
+    copy.output = directory / "copy.log"
+    with original:
+        fill(original)
+        before = Belongings(original)
+        subprocess.run(["cp", "-ax", "--sparse=always", original.directory, copy.directory], check=True)
+        for image in (copy.directory / "cloud" / "disks").glob("*.img"):
+            image.unlink()
+        with copy:
+            states = {v["State"] for v in copy.aws("describe-volumes")["Volumes"]}
+            assert states == {"error"}
+            copy.described("pod", "user", "FailedMount", "has not appeared as")
+            assert not Belongings(copy).containers
+            assert Belongings(original) == before
+        assert Belongings(original) == before
+
+
+def test_a_moved_directory_stays_itself(directory: Path) -> None:
+    up = cluster(directory / "before")
+    with up:
+        port = up.memory().port
+    up.directory.rename(directory / "after")
+    with cluster(directory / "after") as moved:
+        assert moved.memory().port == port
+        assert "was copied" not in moved.log()
+
+
+def test_a_directory_restored_from_a_backup_keeps_its_port(directory: Path) -> None:
+    up = cluster(directory / "d")
+    with up:
+        port = up.memory().port
+    subprocess.run(["cp", "-a", up.directory, directory / "backup"], check=True)
+    up.directory.rename(directory / "lost")  # so that its inode is not used again
+    subprocess.run(["cp", "-a", directory / "backup", up.directory], check=True)
+    shutil.rmtree(directory / "lost")
+    with cluster(directory / "d") as restored:
+        assert "was copied" in restored.log()
+        assert restored.memory().port == port
+
+
+# --- how it is told
+
+
+def test_a_copy_is_told_by_its_inode_and_only_once(tmp_path: Path) -> None:
+    asked: list[place.Claim] = []
+    first = tmp_path / "first"
+    first.mkdir()
+    assert place.claim(str(first), asked.append) == place.Claim()
+    assert place.claim(str(first), asked.append) == place.Claim()
+    shutil.copytree(first, tmp_path / "second")
+    beside = place.Claim(copied=True, original=str(first))
+    assert place.claim(str(tmp_path / "second"), asked.append) == beside
+    assert place.claim(str(tmp_path / "second"), asked.append) == place.Claim()
+    shutil.copytree(first, tmp_path / "third")
+    shutil.rmtree(first)
+    assert place.claim(str(tmp_path / "third"), asked.append) == place.Claim(copied=True)
+    assert asked == [beside, place.Claim(copied=True)]
+
+
+def test_another_boot_may_number_devices_anew(tmp_path: Path) -> None:
+    place.claim(str(tmp_path), lambda _: None)
+    file = tmp_path / place.NAME
+    known = json.loads(file.read_bytes())
+    file.write_text(json.dumps({**known, "device": known["device"] + 1, "boot": "another"}))
+    assert not place.claim(str(tmp_path), lambda _: None).copied
+    file.write_text(json.dumps({**known, "device": known["device"] + 1}))
+    assert place.claim(str(tmp_path), lambda _: None).copied
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]"])
+def test_a_place_that_cannot_be_read_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / place.NAME).write_bytes(content)
+    assert place.claim(str(tmp_path), lambda _: None) == place.Claim()
+    assert (tmp_path / f"{place.NAME}.corrupt").read_bytes() == content
+
+
+def test_a_record_counts_only_while_its_own_directory_is_locked(tmp_path: Path) -> None:
+    """A copied record names the process of the original, which lives."""
+    sleeper = subprocess.Popen(["sleep", "infinity"])
+    try:
+        original = tmp_path / "c1"
+        original.mkdir()
+        start = records.start_time(sleeper.pid)
+        spec = {"id": "c1", "pod_uid": "u", "pod_name": "p", "namespace": "n", "name": "c", "image": "i"}
+        made = {
+            "spec": spec,
+            "pid": sleeper.pid,
+            "pid_start": start,
+            "shim": sleeper.pid,
+            "shim_start": start,
+            "boot": place.boot_id(),
+            "started_at": "2026-01-02T03:04:05Z",
+        }
+        (original / "container.json").write_text(json.dumps(made))
+        shutil.copytree(original, tmp_path / "copy")
+        lock = os.open(original, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            running, copied = records.load(str(original)), records.load(str(tmp_path / "copy"))
+            assert running is not None
+            assert copied is not None
+            assert running.lives
+            assert running.state().running
+            assert not copied.lives
+            assert not copied.state().running
+        finally:
+            os.close(lock)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+# --- one process for a node's directory
+
+
+def test_a_second_node_on_one_root_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "kubeconfig"
+    cluster_at = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [cluster_at],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "contexts": [context],
+                "current-context": "c",
+            }
+        )
+    )
+    root = tmp_path / "root"
+    command = [VOLPLANE, "node", "--root-dir", str(root), "--kubeconfig", str(config), "--pod-network=host"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(
+            "it has its root", lambda: (root / "node.lock").exists() and (root / "node.lock").read_text()
+        )
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert second.returncode == 1
+        assert second.stderr.strip().splitlines()[-1] == (
+            f"volplane: the node's directory {root} is in use by process {first.pid}; "
+            "stop it first, or choose another --root-dir"
+        )
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.wait(60)
+        machine.purge(tmp_path)

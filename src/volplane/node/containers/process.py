@@ -29,7 +29,7 @@ from volplane.node.containers.base import (
 )
 from volplane.node.containers.execs import CannotExec, In, Out, ProcessExec
 from volplane.node.containers.launch import TIMEOUT, Answer, Launcher, Reply
-from volplane.node.containers.records import Begun, Record, Started, Unfinished
+from volplane.node.containers.records import Record, Started, Unfinished
 from volplane.node.containers.visits import Visit
 
 START_TIMEOUT = TIMEOUT  # seconds for a container to be made and its command to run
@@ -165,57 +165,28 @@ class ProcessRuntime:
 
     async def _launch(self, request: dict[str, object], spec: bytes) -> dict[str, Any]:
         """What the shim says; if it is a failure, after the shim has gone, so that its files are complete."""
-        reply, answer = await self._ask(request, spec)
-        unfinished = None
+        given = _as_file(spec)
+        answer: Answer = None
         try:
-            if answer and "begun" in answer:
-                unfinished = Unfinished(str(request["directory"]), Begun(**answer["begun"]))
-                async with asyncio.timeout(START_TIMEOUT):
-                    answer = await reply.line()
-            if answer and "message" in answer:
-                async with asyncio.timeout(TIMEOUT):
-                    await reply.line()
+            async with asyncio.timeout(START_TIMEOUT):
+                reply, answer = await self.launcher.ask(request, [given])
+                try:
+                    if answer and "message" in answer:
+                        await reply.line()
+                finally:
+                    reply.close()
         except TimeoutError:
-            answer = None
             raise StartFailed(f"the container did not start within {START_TIMEOUT:g} s") from None
-        except asyncio.CancelledError:
-            answer = None
-            raise
         finally:
-            reply.close()  # which tells the shim to give up
-            if answer is None and unfinished is not None:
-                self._give_up(unfinished)
+            os.close(given)
+            # By now nobody listens to the shim. It looks whether somebody does after it has written down who
+            # it is, and before anything that may hold it up: so it gives up itself, or is found here.
+            if answer is None and (left := records.find_unfinished(str(request["directory"]))):
+                self._give_up(left)
         return answer or {
             "stage": "setup",
             "message": "the launcher was killed while it started the container",
         }
-
-    async def _ask(self, request: dict[str, object], spec: bytes) -> tuple[Reply, Answer]:
-        """The first answer says who is at work, and nothing can hold it up: it is waited for when we are
-        cancelled, too, because whoever is at work has to be ended.
-        """
-        given = _as_file(spec)
-        asking = asyncio.ensure_future(self.launcher.ask(request, [given]))
-        cancelled: asyncio.CancelledError | None = None
-        try:
-            while not asking.done():
-                try:
-                    await asyncio.wait({asking})
-                except asyncio.CancelledError as error:
-                    cancelled = error
-            if asking.exception() is not None and (
-                left := await self._host.call(records.find_unfinished, str(request["directory"]))
-            ):
-                self._give_up(left)
-            reply, answer = asking.result()
-        finally:
-            os.close(given)
-        if cancelled is not None:
-            reply.close()
-            if answer and "begun" in answer:
-                self._give_up(Unfinished(str(request["directory"]), Begun(**answer["begun"])))
-            raise cancelled
-        return reply, answer
 
     # Starts that come to no end
 

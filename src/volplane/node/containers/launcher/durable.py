@@ -16,7 +16,8 @@ from . import kernel
 
 _LONGEST = 4096
 _MOMENT = 0.5  # seconds
-_MOST = 256  # files; with more of them it does not wait
+_MOST = 256  # directories; with more of them it does not wait
+_FILES = ("container.json", "exit.json", "")  # and the directory itself
 
 
 class Writer:
@@ -33,33 +34,34 @@ class Writer:
                 os._exit(0)
         theirs.close()
 
-    def write(self, path: str) -> None:
-        """In a moment; at once if that process is gone or has too much to do."""
+    def write(self, directory: str) -> None:
+        """A container's files: in a moment; at once if that process is gone or has too much to do."""
         try:
-            self._socket.send(os.fsencode(path), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._socket.send(os.fsencode(directory), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
-            make_durable([path])
+            make_durable(directory)
 
 
 def _serve(orders: socket.socket) -> None:
     kernel.set_title("volplane-sync")
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    while path := orders.recv(_LONGEST):
-        waiting = [os.fsdecode(path)]
+    while directory := orders.recv(_LONGEST):
+        waiting = {directory}
         orders.settimeout(_MOMENT)
         with suppress(TimeoutError):
-            while len(waiting) < _MOST and (path := orders.recv(_LONGEST)):
-                waiting.append(os.fsdecode(path))
+            while len(waiting) < _MOST and (directory := orders.recv(_LONGEST)):
+                waiting.add(directory)
         orders.settimeout(None)
-        make_durable(waiting)
+        for directory in waiting:
+            make_durable(os.fsdecode(directory))
 
 
-def make_durable(paths: list[str]) -> None:
-    """Write files and their names to the disk; those that are gone by now are left out."""
-    for place in dict.fromkeys([*paths, *map(os.path.dirname, paths)]):
+def make_durable(directory: str) -> None:
+    """Write a container's files and their names to the disk; what is not there by now is left out."""
+    for name in _FILES:
         with suppress(OSError):
-            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
             finally:

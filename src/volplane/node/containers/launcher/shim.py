@@ -33,6 +33,7 @@ _KILLED_IN_SETUP: dict[str, Any] = {
     "code": failures.KILLED,
     "message": "the container's first process was killed while it made the container",
 }
+_SETTLED = 1000  # milliseconds without a word after which a container is taken for one that stays
 _CHUNK = 32 << 10  # fits into a packet to a visitor
 
 
@@ -57,9 +58,6 @@ def run(request: dict[str, Any], descriptors: list[int], layout: Layout, writer:
 
 def _serve(shim: Shim, request: dict[str, Any], descriptors: list[int]) -> None:
     reply = socket.socket(fileno=descriptors[0])
-    answer(
-        reply, {"begun": shim.described}
-    )  # first of all: whatever holds us up from here on, we can be ended
     with open(descriptors[1], "rb") as file:
         spec = json.loads(file.read())
     try:
@@ -107,12 +105,17 @@ class Shim:
         kernel.set_title(f"volplane-shim {spec['id']}")
         _take(directory)
         put_whole(f"{directory}/start.json", self.described)
+        if _is_gone(reply):  # whoever gives up after this finds the file, and ends us whatever holds us up
+            self._give_up()
+            return _clear(directory)
         log = Log(spec["log_path"], spec["log_max_size"], spec["log_max_files"])
         trees = [*_network(spec), *root.copy_sources(spec)]
         self._join_cgroups(spec["cgroups"])
         door = visitors.open_door(directory) if spec["stdin"] or spec["tty"] else None
         ends = Streams(spec)
         self._order(spec, ends, trees)
+        state = {**self.described, "started_at": stamp()}
+        draft(f"{directory}/container.json", {**state, "spec": spec})
         if not self._await(self.control, reply):
             self._give_up()
             return _clear(directory)
@@ -121,8 +124,7 @@ class Shim:
             os.waitpid(self.pid, 0)  # its volumes are free before anybody hears of it
             _clear(directory)
             return answer(reply, failure)
-        state = {**self.described, "started_at": stamp()}
-        put_whole(f"{directory}/container.json", {**state, "spec": spec})
+        os.rename(f"{directory}/container.json.tmp", f"{directory}/container.json")
         failure = self._let_run(spec, reply)
         if failure:
             log.write("stderr", failure["message"].encode() + b"\n")
@@ -130,15 +132,15 @@ class Shim:
         if not failure:
             reply.close()
             ends.take_terminal(spec)
-        self.writer.write(f"{directory}/container.json")
-        code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None)
+        keep = partial(self.writer.write, directory)
+        code = self._copy_until_exit(log, ends, Visitors(door, spec, ends) if door else None, keep)
         result = {
             "code": failure.get("code", code),
             "message": failure.get("message", ""),
             "finished_at": stamp(),
         }
         put_whole(f"{directory}/exit.json", result)
-        self.writer.write(f"{directory}/exit.json")
+        keep()
 
     def _await(self, source: int | socket.socket, reply: socket.socket) -> bool:
         """Wait for a word of pid 1, or for its end; False if nobody wants the container any more."""
@@ -208,7 +210,10 @@ class Shim:
             os.close(descriptor)
         ends.hand_over()
 
-    def _copy_until_exit(self, log: Log, ends: Streams, guests: Visitors | None) -> int:
+    def _copy_until_exit(
+        self, log: Log, ends: Streams, guests: Visitors | None, keep: Callable[[], None]
+    ) -> int:
+        """Its exit code. `keep` is called once if it stays, when nobody waits for us any more."""
         poll = guests.poll if guests is not None else select.poll()
         names = {descriptor: name for name, descriptor in ends.outputs.items()}
         end = os.pidfd_open(self.pid)
@@ -221,8 +226,13 @@ class Shim:
                 guests.tell(name, data)
 
         running = True
+        patience: int | None = _SETTLED
         while running:
-            for descriptor, _ in poll.poll():
+            ready = poll.poll(patience)
+            if not ready:
+                keep()
+                patience = None
+            for descriptor, _ in ready:
                 if descriptor == end:
                     running = False
                 elif descriptor not in names:
@@ -260,6 +270,12 @@ def _take(directory: str) -> None:
         raise FileExistsError("the container exists already")
 
 
+def _is_gone(peer: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(peer, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 def _clear(directory: str) -> None:
     with suppress(OSError):
         for entry in os.listdir(directory):
@@ -291,9 +307,14 @@ def end_children() -> None:
 
 def put_whole(path: str, content: dict[str, Any]) -> None:
     """So that readers see all of it or nothing; a power cut may lose it until the writer has had it."""
+    draft(path, content)
+    os.rename(f"{path}.tmp", path)
+
+
+def draft(path: str, content: dict[str, Any]) -> None:
+    """Write it beside its place."""
     with open(f"{path}.tmp", "wb", opener=_private) as file:
         file.write(json.dumps(content).encode())
-    os.rename(f"{path}.tmp", path)
 
 
 def _private(path: str, flags: int) -> int:

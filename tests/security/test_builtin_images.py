@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.loops.inprocess import until, world
+from tests.node.nodeworld import node_world
 from tests.support.up import Up
 from volplane.api.core import (
     Namespace,
@@ -359,6 +360,26 @@ async def test_a_token_is_not_read_from_a_file_of_the_machine(places: dict[str, 
     with pytest.raises(SystemExit, match="leads out of its volume"):
         async with by_account("csi-attacher", context(mount, env=env)):
             pass
+
+
+@pytest.mark.root
+async def test_a_built_in_image_talks_to_the_api_server_of_its_node() -> None:
+    """It connects from the machine's network, where a pod could name any address."""
+    seen: list[dict[str, str]] = []
+
+    async def spy(at: TaskContext) -> None:
+        seen.append(dict(at.env))
+        await at.stop.wait()
+
+    elsewhere = {"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KUBERNETES_SERVICE_PORT": "80", "OWN": "x"}
+    async with node_world() as here:
+        here.images["spy"] = spy
+        await here.start(cluster_host="127.0.0.1", cluster_port=6443)
+        env = [{"name": name, "value": value} for name, value in elsewhere.items()]
+        await here.pod(container={"image": "spy", "env": env})
+        await here.until_ready()
+    asked = {name: seen[0][name] for name in elsewhere}
+    assert asked == {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443", "OWN": "x"}
 
 
 REGISTRATION = [

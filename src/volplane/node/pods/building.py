@@ -77,6 +77,8 @@ class Builder(Struct, frozen=True):
         site = self.site
         environment = Environment(site.client, self._placed(pod, place), container, site.allocatable())
         variables = await environment.build(self.cluster)
+        if builtin:  # it connects from the node's own network: not to whatever address a pod likes
+            variables = {**variables, **self.cluster}
         command = tuple(expand(part, variables) for part in container.command)
         args = tuple(expand(part, variables) for part in container.args)
         program = None if builtin else self.programs.get(container.image)

@@ -56,7 +56,7 @@ async def ready(here: NodeWorld) -> str:
     await here.start_driver()
     await here.registered()
     await here.volume()
-    pod = await here.pod(claim="data", terminationGracePeriodSeconds=1)
+    pod = await here.pod(claim="data", terminationGracePeriodSeconds=1, hostNetwork=True)
     await here.until_ready()
     return here.paths.real(here.paths.csi_target(pod.uid, "pv-data"))
 

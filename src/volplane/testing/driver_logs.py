@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +25,8 @@ def read_logs(roots: Roots, since: Mapping[str, int]) -> dict[str, str]:
     found: dict[str, str] = {}
     for who, file in _files(roots):
         with suppress(FileNotFoundError), file.open("rb") as log:
-            log.seek(since.get(str(file), 0))
+            start = since.get(str(file), 0)
+            log.seek(start if start <= os.fstat(log.fileno()).st_size else 0)  # rotated since then
             found[who] = found.get(who, "") + _plain(log.read().decode(errors="replace"))
     return {who: text[-MOST:].strip() for who, text in found.items()}
 

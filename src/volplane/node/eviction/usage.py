@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from volplane.api.core import Pod
 from volplane.host import NodePaths
 from volplane.node.eviction.plan import Amount, Usage
+from volplane.rules import pods as rules
 
 EMPTY_DIR = "kubernetes.io/empty-dir"
 
@@ -23,7 +24,7 @@ def _measure(pod: Pod, paths: NodePaths) -> Usage:
     logs = paths.real(paths.log_directory(pod.namespace, pod.name, pod.uid))
     return Usage(
         pod,
-        {c.name: _amount(f"{logs}/{c.name}") for c in pod.spec.containers},
+        {c.name: _amount(f"{logs}/{c.name}") for c in rules.containers(pod)},
         {
             v.name: _amount(paths.real(paths.volume(pod.uid, EMPTY_DIR, v.name)))
             for v in pod.spec.volumes

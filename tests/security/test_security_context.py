@@ -366,8 +366,8 @@ async def test_a_container_that_cannot_be_confined_is_not_started(case: str, pla
             await here.pod(container=bad)
         elif place == "initContainers":
             await here.pod(initContainers=[bad])
-        else:
-            await here.pod()
+        else:  # beside a built-in image, so in the node's network
+            await here.pod(hostNetwork=True)
             await here.until_ready()
             patch = {"spec": {"ephemeralContainers": [bad]}}
             await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
@@ -531,7 +531,7 @@ async def test_an_ephemeral_container_is_confined_as_any_other() -> None:
     }
     async with node_world() as here:
         await here.start()
-        made = await here.pod()
+        made = await here.pod(hostNetwork=True)  # it is beside a built-in image
         await here.until_ready()
         patch = {"spec": {"ephemeralContainers": [debugger]}}
         await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")

@@ -90,6 +90,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopped]:
         made = objects(up)
         up.stop()  # now the databases hold what was in their logs
         up.start()
+        # The phase is stale: the pod runs again once its volume is mounted and its container is started.
+        for pattern in ("n/*/pods/*/volumes/*/*/vol_data.json", "n/*/containers/*/container.json"):
+            up.wait(f"{pattern} is written", lambda pattern=pattern: list(directory.glob(pattern)))
         up.wait_running("user")
         cut_power(up)
         copy(directory, kept)

@@ -120,7 +120,11 @@ asyncio.run(sdk.serve(driver, "/csi/csi.sock"))
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("", "GetPluginInfo answers with an empty one"), ("no name!", 'name "no name!" is none')],
+    [
+        ("", "does not follow CSI: GetPluginInfo: the reply is not valid: name is empty"),
+        ("no name!", "GetPluginInfo: the reply is not valid: name 'no name!' is not a domain name"),
+        ("A..example", 'name "A..example" is none'),
+    ],
 )
 async def test_one_without_a_name(name: str, why: str) -> None:
     with pytest.raises(BadGuest, match=why):

@@ -23,7 +23,7 @@ from volplane.cluster.guest.command import FIELDS, MODE, PATHS, SHARED, STATE, f
 from volplane.cluster.guest.model import BadGuest, Command, Facts, Guest
 from volplane.csi import v1
 from volplane.csi.client import Channel
-from volplane.csi.outcome import CallError, Code
+from volplane.csi.outcome import BadReply, CallError, Code
 from volplane.csi.replies import known_names
 from volplane.host import Host
 from volplane.node.containers.base import ContainerError, ContainerSpec, Mount, State
@@ -145,6 +145,8 @@ async def _facts(channel: Channel, mode: str, spec: ContainerSpec, command: Comm
     async def ask(method: str, request: Message) -> Any:
         try:
             return await channel.call(method, request, timeout=CALL)
+        except BadReply as error:
+            raise BadGuest(f"`{_shown(command)}` does not follow CSI: {error.message}") from error
         except CallError as error:
             said = f"`{_shown(command)}` does not answer {method}: {error}"
             if error.code in (Code.UNAVAILABLE, Code.INTERNAL) and method == "GetPluginInfo":
@@ -152,7 +154,7 @@ async def _facts(channel: Channel, mode: str, spec: ContainerSpec, command: Comm
             raise BadGuest(f"{said}{_last_words(spec)}") from error
 
     info = await ask("GetPluginInfo", v1.GetPluginInfoRequest())
-    name = _named(info.name, command)
+    name = _named(info.name)
     answer = await ask("GetPluginCapabilities", v1.GetPluginCapabilitiesRequest())
     services, growth = v1.PluginCapability.Service.Type, v1.PluginCapability.VolumeExpansion.Type
     plugin = known_names(services, (c.service.type for c in answer.capabilities if c.HasField("service")))
@@ -186,9 +188,7 @@ async def _of_node(facts: Facts, ask: Any) -> Facts:
     )
 
 
-def _named(name: str, command: Command) -> str:
-    if not name:
-        raise BadGuest(f"`{_shown(command)}` has no name: GetPluginInfo answers with an empty one")
+def _named(name: str) -> str:
     if len(name) > LONGEST_NAME or not is_subdomain(name.lower()):
         raise BadGuest(
             f'the driver\'s name "{name}" is none: at most {LONGEST_NAME} letters, digits, "-" and ".", as in'

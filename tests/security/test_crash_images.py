@@ -240,8 +240,8 @@ def test_every_copy_starts_and_has_all_that_was_acknowledged(images: Images, cra
     whole = crashes if COPIES else crashes[:: len(crashes) // WHOLE][:WHOLE]
     problems = {}
     for crash in crashes:
-        images.mount(crash.image)
         try:
+            images.mount(crash.image)
             asyncio.run(_check_stores(images.place / "d", crash.before))
             if crash in whole:
                 _check_cluster(cluster(images), crash.before)

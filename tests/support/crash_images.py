@@ -20,7 +20,7 @@ from volplane.host import devices
 _FICLONE = 0x40049409
 _MKFS = {
     "ext4": ["mkfs.ext4", "-q", "-F"],
-    "xfs": ["mkfs.xfs", "-q", "-f"],
+    "xfs": ["mkfs.xfs", "-q", "-f", "-s", "size=4096"],  # a loop device may have such sectors
     "btrfs": ["mkfs.btrfs", "-q", "-f"],
 }
 SIZE = 4 << 30  # bytes of the image; it takes what is written
@@ -39,7 +39,11 @@ class Mounted:
         self.place.mkdir(exist_ok=True)
         self.device = devices.loop_attach(str(self.image), direct=self._direct)
         chosen = ["-o", self._options] if self._options else []
-        _run("mount", *chosen, self.device, str(self.place))
+        try:
+            _run("mount", *chosen, self.device, str(self.place))
+        except AssertionError:
+            wait_until(f"{self.device} is free", self._is_free)
+            raise
         return self
 
     def unmount(self) -> None:

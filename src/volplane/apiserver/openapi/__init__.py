@@ -64,7 +64,8 @@ class Documents:
 
     async def beside(self, name: str, make: Callable[[], Document]) -> Document:
         """One that is made beside the loop: with large definitions it takes its time."""
-        return self._made.get(name) or await effort.run(effort.LARGE + 1, [], make)
+        made = self._made.get(name)
+        return made if made is not None else await effort.run(effort.LARGE + 1, [], make)
 
     def v3(self, group_version: str) -> Document:
         kinds = self.group_versions.get(group_version)

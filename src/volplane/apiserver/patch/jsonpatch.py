@@ -12,6 +12,8 @@ from typing import Any
 
 from msgspec import json
 
+from volplane.apiserver import effort
+
 MAX_OPERATIONS = 10_000
 MAX_COPIED = 3 * 1024 * 1024  # bytes of JSON that all copies of one patch may make
 
@@ -108,6 +110,7 @@ def _copy(root: Any, operation: Mapping[str, Any], allowed: int) -> int:
     text = json.encode(None if value is _ABSENT else value)
     if len(text) > allowed:
         raise CopiedTooMuch(MAX_COPIED - allowed + len(text))
+    effort.spend(len(text) // 50)
     _insert(parent, key, json.decode(text), path)
     return len(text)
 

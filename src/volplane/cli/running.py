@@ -17,7 +17,7 @@ from volplane.base import log, memory
 from volplane.cli.connecting import connect as connect
 from volplane.cli.failure import Failure
 from volplane.cluster.errors import CannotStart
-from volplane.loops import waits
+from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
 from volplane.store import InUse
 from volplane.web import PortInUse
 
@@ -27,14 +27,22 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 CLOSED = "the handler is closed"  # uvloop's word for a connection that both ends have closed
 
 
-def serve(work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO") -> None:
-    """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once."""
+def serve(
+    work: Callable[[asyncio.Event], Awaitable[None]],
+    *,
+    level: str = "INFO",
+    wait_registry: WaitRegistry | None = None,
+) -> None:
+    """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once.
+
+    `wait_registry`: what its roles wait for, reported on the socket that $VOLPLANE_WAITS names.
+    """
     log.setup(level)
     memory.prepare()
     memory.look_less_often()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_until_signalled(work))
+            runner.run(_until_signalled(work, wait_registry or WaitRegistry()))
     except Exception as error:
         if words := in_words(error):
             raise Failure(words) from error
@@ -69,7 +77,7 @@ def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], registry: WaitRegistry) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(complain)
@@ -92,7 +100,7 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     tidying = asyncio.create_task(memory.keep_tidy(), name="memory")
     place = os.environ.get("VOLPLANE_WAITS")
     try:
-        async with waits.telling(place) if place else nullcontext():
+        async with serve_wait_reports(place, registry) if place else nullcontext():
             await work(stop)
     finally:
         tidying.cancel()

@@ -13,14 +13,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from volplane.base.settings import BadFlag, parse
 from volplane.client import kubeconfig
 from volplane.client.client import Client
 from volplane.drivers import ebs, efs
 from volplane.host import Host
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.node.containers.task import TaskContext, TaskImage
 from volplane.node.programs import Programs, repository
 from volplane.sidecars import attacher, fencer, liveness, provisioner, registrar, resizer, snapshotter
@@ -66,6 +67,7 @@ class Kit(Struct, frozen=True):
     account: ebs.Account
     places: Mapping[str, ebs.Place]  # by node
     shared: str  # the directory of shared file systems
+    wait_registry: WaitRegistry = field(default_factory=WaitRegistry)
 
 
 class DriverSettings(Struct, frozen=True, kw_only=True):
@@ -138,10 +140,18 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
             settings = _found(context, _settings(kind, context.args))
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
+            registry = kit.wait_registry
             async with kit.client(component, context) as client:
 
                 def running(told: C) -> Awaitable[None]:
-                    return run(client, told, identity=identity, namespace=namespace, **where)
+                    return run(
+                        client,
+                        told,
+                        identity=identity,
+                        namespace=namespace,
+                        wait_registry=registry,
+                        **where,
+                    )
 
                 quiet = structs.replace(settings, http_endpoint="", metrics_address="")
                 await _until_stopped(context, _despite_ports(running, settings, quiet))
@@ -163,7 +173,7 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
         ec2 = await ebs.connect(kit.account, kit.host)
         try:
             async with kit.client("node-fencer", context) as client:
-                work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off)
+                work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off, wait_registry=kit.wait_registry)
                 await _until_stopped(context, work)
         finally:
             await ec2.close()
@@ -270,7 +280,7 @@ async def _until_stopped(context: TaskContext, work: Awaitable[None]) -> None:
         await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             await running
-    except Unable as error:
+    except Unsupported as error:
         raise SystemExit(str(error)) from error
     finally:
         asked.cancel()

@@ -158,7 +158,7 @@ def eviction_of(scene: Scene, pod: Pod, node: Node) -> Iterator[Step]:
         return
     added = [at for t in driving if (at := moment(t.time_added)) is not None]
     elapsed = (scene.now - min(added)).total_seconds() if added else 0.0
-    for step in eviction.plan(pod, driving, elapsed):
+    for step in eviction.plan(eviction.TaintView(pod, driving, elapsed)):
         if isinstance(step, Wait):
             until = scene.now + timedelta(seconds=step.seconds)
             told = waits(

@@ -26,7 +26,7 @@ from volplane.csi import v1
 from volplane.csi.client import Caller, Channel
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.services import METHODS
-from volplane.loops.controller import Refused
+from volplane.loops.controller import RetryableError
 from volplane.loops.health import alive as alive
 from volplane.loops.health import health as health
 from volplane.loops.leader import Election as Election
@@ -180,5 +180,7 @@ async def secrets(client: Client, reference: SecretReference | None) -> dict[str
     try:
         found = await client.get(Secret, reference.name, reference.namespace)
     except errors.APIError as error:
-        raise Refused(f'failed to load secret "{reference.namespace}/{reference.name}": {error}') from error
+        raise RetryableError(
+            f'failed to load secret "{reference.namespace}/{reference.name}": {error}'
+        ) from error
     return {key: value.decode(errors="replace") for key, value in found.data.items()}

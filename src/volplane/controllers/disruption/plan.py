@@ -18,7 +18,7 @@ from volplane.rules.steps import Say, Wait, normal, warning
 from volplane.rules.workloads import controller_of, fraction_of, is_ready
 
 
-class Report(Struct, frozen=True):
+class SetBudgetStatus(Struct, frozen=True):
     status: PodDisruptionBudgetStatus
 
 
@@ -28,7 +28,7 @@ class Unscaled(ValueError):
 
 def plan(
     budget: PodDisruptionBudget, pods: Sequence[Pod], scales: Mapping[str, int], now: datetime
-) -> Iterator[Report | Wait | Say]:
+) -> Iterator[SetBudgetStatus | Wait | Say]:
     """Steps for a budget, the pods it covers, and how many pods each of their owners (by uid) wants."""
     try:
         expected, desired = _expected(budget, pods, scales)
@@ -55,12 +55,12 @@ def plan(
         yield Wait(max(min(left), 0.0), "an evicted pod has not begun to go")
 
 
-def _report(budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Iterator[Report]:
+def _report(budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Iterator[SetBudgetStatus]:
     if status != budget.status:
-        yield Report(status)
+        yield SetBudgetStatus(status)
 
 
-def _safe(budget: PodDisruptionBudget, failure: str, now: datetime) -> Iterator[Report | Say]:
+def _safe(budget: PodDisruptionBudget, failure: str, now: datetime) -> Iterator[SetBudgetStatus | Say]:
     """What cannot be counted allows nothing."""
     status = structs.replace(budget.status, disruptions_allowed=0)
     reports = list(_report(budget, judged(status, _stamp(now), failure=failure)))

@@ -6,7 +6,7 @@ import logging
 
 from volplane.api.errors import Forbidden
 from volplane.client.client import Client
-from volplane.loops.defined import established
+from volplane.loops.crd_wait import wait_until_established
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ async def defined(client: Client, *, groups: bool = False) -> None:
     """Returns when they are served. Who may not look at definitions takes them for granted."""
     for name in NAMES + (GROUP_NAMES if groups else ()):
         try:
-            await established(client, name)
+            await wait_until_established(client, name)
         except Forbidden as error:
             log.info("definitions cannot be seen: %s", error)
             return

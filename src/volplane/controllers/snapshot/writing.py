@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from volplane.api.meta import Resource
 from volplane.api.snapshot import SnapshotError
 from volplane.base import clock, trace
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.rules.steps import UNTIL_CHANGED
 
 COMPONENT = "snapshot-controller"
@@ -70,5 +70,5 @@ class Writer(Controller[str]):
             self.events.warning(obj, reason, message)
             await self.tell(obj, status)
         if not final:
-            raise Refused(message)
+            raise RetryableError(message)
         self.queue.later(obj.key, UNTIL_CHANGED, message)

@@ -20,7 +20,7 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.queue import Backoff
 from volplane.sidecars import Driver, secrets
 from volplane.sidecars.attacher import plan as plans
@@ -105,9 +105,9 @@ class Attachments(Controller[str]):
         steps = list(plans.plan(attachment, volume, node, self.facts, forced=key in self._forced))
         try:
             await self._act_all(attachment, steps)
-        except (Refused, CallError, convert.UnsupportedModes) as error:
+        except (RetryableError, CallError, convert.UnsupportedModes) as error:
             await self._record(attachment, error)
-            raise Refused(str(error)) from error
+            raise RetryableError(str(error)) from error
         self._forced.discard(key)
 
     async def _act_all(self, attachment: VolumeAttachment, steps: Sequence[plans.Step]) -> None:
@@ -129,7 +129,7 @@ class Attachments(Controller[str]):
             case Trust():
                 await self._set_attached(attachment, {})
             case Refuse(why):
-                raise Refused(why)
+                raise RetryableError(why)
             case _:
                 assert_never(step)
 
@@ -308,7 +308,7 @@ def _told(words: str) -> Iterator[None]:
     except Conflict:  # somebody else was faster: look again
         raise
     except APIError as error:
-        raise Refused(f"{words}: {error}") from error
+        raise RetryableError(f"{words}: {error}") from error
 
 
 def _about(attachment: VolumeAttachment, handle: str = "") -> dict[str, str]:

@@ -16,6 +16,7 @@ from volplane.api.core import Node, Taint
 from volplane.api.storage import CSINode
 from volplane.client.client import Client
 from volplane.loops.controller import Controller
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.rules.steps import Wait
 from volplane.sidecars.fencer.plan import Fence, Release, plan, wants_proof
 
@@ -82,6 +83,8 @@ def _answers(node: Node) -> list[str]:
     return [c.status for c in node.status.conditions if c.type == "Ready"]
 
 
-async def run(client: Client, *, driver: str, is_off: Proof) -> None:
+async def run(
+    client: Client, *, driver: str, is_off: Proof, wait_registry: WaitRegistry | None = None
+) -> None:
     """Until cancelled."""
-    await Fencer(client, driver=driver, is_off=is_off).run()
+    await (wait_registry or WaitRegistry()).run(Fencer(client, driver=driver, is_off=is_off))

@@ -150,11 +150,11 @@ def _start(claim: PersistentVolumeClaim, world: World, driver: Driver) -> Iterat
         yield Reschedule(selected, f"error generating accessibility requirements: {error}")
     except NotPlaceable as error:
         yield Fail(f"error generating accessibility requirements: {error}", placeless=True)
-    except (BadParameters, BadTemplate, Unsupported, NotReady) as error:
+    except (BadParameters, BadTemplate, UnsupportedClaim, NotReady) as error:
         yield Fail(str(error))
 
 
-class Unsupported(ValueError):
+class UnsupportedClaim(ValueError):
     """The claim asks for what the driver does not offer."""
 
 
@@ -194,25 +194,25 @@ def order_for(
 
 def _check(claim: PersistentVolumeClaim, driver: Driver) -> None:
     if claim.spec.selector is not None:
-        raise Unsupported("claim Selector is not supported")
+        raise UnsupportedClaim("claim Selector is not supported")
     if "CONTROLLER_SERVICE" not in driver.plugin:
-        raise Unsupported(
+        raise UnsupportedClaim(
             "CSI driver does not support dynamic provisioning: plugin CONTROLLER_SERVICE is missing"
         )
     if "CREATE_DELETE_VOLUME" not in driver.controller:
-        raise Unsupported(
+        raise UnsupportedClaim(
             "CSI driver does not support dynamic provisioning: controller CREATE_DELETE_VOLUME is missing"
         )
     source = sources.wanted(claim)
     if source is None:
         return
     if source.namespace != claim.namespace:
-        raise Unsupported(
+        raise UnsupportedClaim(
             f"data sources of other namespaces ({source.namespace}/{source.name}) are switched off"
         )
     needed = "CREATE_DELETE_SNAPSHOT" if source.kind == sources.SNAPSHOT else "CLONE_VOLUME"
     if needed not in driver.controller:
-        raise Unsupported(f"CSI driver does not support {source.kind} as a source: {needed} is missing")
+        raise UnsupportedClaim(f"CSI driver does not support {source.kind} as a source: {needed} is missing")
 
 
 def _content(
@@ -235,14 +235,14 @@ def _attributes(claim: PersistentVolumeClaim, world: World, driver: Driver) -> M
     if not name:
         return {}
     if "MODIFY_VOLUME" not in driver.controller:
-        raise Unsupported(
+        raise UnsupportedClaim(
             "CSI driver does not support VolumeAttributesClass: controller MODIFY_VOLUME is missing"
         )
     found = world.attributes
     if found is None:
-        raise Unsupported(f'volumeattributesclass.storage.k8s.io "{name}" not found')
+        raise UnsupportedClaim(f'volumeattributesclass.storage.k8s.io "{name}" not found')
     if found.driver_name != driver.name:
-        raise Unsupported(
+        raise UnsupportedClaim(
             f'VolumeAttributesClass "{name}" is for driver {found.driver_name}, not {driver.name}'
         )
     return found.parameters

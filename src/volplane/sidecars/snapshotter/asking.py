@@ -14,7 +14,7 @@ from volplane.api.meta import Resource
 from volplane.api.snapshot import SnapshotError
 from volplane.base import clock, trace
 from volplane.client.client import Client
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import snapshots
@@ -48,12 +48,12 @@ class Asker(Controller[str]):
         """Unlike a volume, a snapshot does not go without the secret that was noted for it."""
         if reference is not None and not (reference.name and reference.namespace):
             why = "err: secret name or namespace not specified"
-            raise Refused(f'cannot retrieve secrets for snapshot content "{content.name}", {why}')
+            raise RetryableError(f'cannot retrieve secrets for snapshot content "{content.name}", {why}')
         try:
             return await secrets(self.client, reference)
-        except Refused as error:
+        except RetryableError as error:
             log.warning("no credentials for content %s: %s", content.name, error)
-            raise Refused(f'cannot get credentials for snapshot content "{content.name}"') from error
+            raise RetryableError(f'cannot get credentials for snapshot content "{content.name}"') from error
 
     async def mark(self, content: Resource, *, present: bool) -> None:
         """Intent before effect: asked for, and not yet answered for good."""
@@ -85,7 +85,7 @@ class Asker(Controller[str]):
             self.events.warning(content, reason, told)
             status = {"error": {"time": clock.stamp(), "message": told}, "readyToUse": False}
             await self.tell(content, status)
-        raise Refused(told)
+        raise RetryableError(told)
 
     async def release(self, content: Resource) -> None:
         left = [f for f in content.metadata.finalizers if f != self.finalizer]
@@ -104,7 +104,7 @@ class Asker(Controller[str]):
         if current is not None and current.is_deleting:
             return self.queue.add(current.name)
         if not ready:
-            raise Refused(f"{told} is not ready to use yet")
+            raise RetryableError(f"{told} is not ready to use yet")
 
 
 def quoted(error: Exception) -> str:

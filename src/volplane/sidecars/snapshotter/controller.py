@@ -15,7 +15,7 @@ from volplane.api.snapshot import VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
-from volplane.loops.controller import Refused
+from volplane.loops.controller import RetryableError
 from volplane.loops.events import Recorder
 from volplane.rules import snapshots
 from volplane.sidecars import Driver, secrets
@@ -90,7 +90,7 @@ class Contents(Asker):
     async def _take(self, content: VolumeSnapshotContent, step: Take) -> None:
         try:
             credentials = await self.secrets(content, step.secret)
-        except Refused as error:
+        except RetryableError as error:
             why = f"failed to get input parameters to create snapshot for content {content.name}: "
             return await self._fail(content, why + quoted(error), first=step.first)
         await self.mark(content, present=True)
@@ -123,7 +123,7 @@ class Contents(Asker):
                     snapshot_id=handle, secrets=await secrets(self.client, secret)
                 )
                 page = await self.call("ListSnapshots", request, content)
-            except (CallError, Refused) as error:
+            except (CallError, RetryableError) as error:
                 return await self._fail(content, str(error), first=False)
             if not page.entries:
                 return await self._fail(
@@ -166,7 +166,7 @@ class Contents(Asker):
     ) -> VolumeSnapshotContent:
         try:
             credentials = await self.secrets(content, secret)
-        except Refused:
+        except RetryableError:
             self.events.warning(content, "SnapshotDeleteError", "Failed to get snapshot credentials")
             raise
         request = v1.DeleteSnapshotRequest(snapshot_id=handle, secrets=credentials)
@@ -174,7 +174,7 @@ class Contents(Asker):
             await self.call("DeleteSnapshot", request, content)
         except CallError as error:
             self.events.warning(content, "SnapshotDeleteError", "Failed to delete snapshot")
-            raise Refused(f'failed to delete snapshot "{content.name}", err: {error}') from error
+            raise RetryableError(f'failed to delete snapshot "{content.name}", err: {error}') from error
         log.info("Snapshot deleted", extra={"content": content.name, "snapshotHandle": handle})
         gone = dict.fromkeys(("snapshotHandle", "readyToUse", "creationTime", "restoreSize"))
         return await self.tell(content, gone) or content

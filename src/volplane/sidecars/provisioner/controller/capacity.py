@@ -21,7 +21,7 @@ from volplane.base import metrics
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import classes
@@ -216,7 +216,7 @@ class Capacities(Controller[str]):
                 "GetCapacity", request, timeout=self.settings.timeout, subject=f"class/{slot.storage_class}"
             )
         except CallError as error:
-            raise Refused(str(error)) from error
+            raise RetryableError(str(error)) from error
         return reply
 
     def _count(self, slots: Mapping[str, Slot]) -> None:

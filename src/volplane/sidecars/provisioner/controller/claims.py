@@ -19,7 +19,7 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import convert
 from volplane.csi.outcome import CallError, Provisioning, classify_provisioning
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding, classes
@@ -220,7 +220,7 @@ class Claims(Controller[str]):
                     self._placeless.add(claim.key)
                 if not quiet:
                     self._say_failed(claim, binding.claim_class(claim) or "", why)
-                raise Refused(why)
+                raise RetryableError(why)
             case Ask():
                 await self._ask(claim)
             case Reschedule(node, why):
@@ -252,9 +252,12 @@ class Claims(Controller[str]):
         )
         try:
             request = await making.request(self.client, self.driver, order)
-        except (Refused, convert.UnsupportedModes) as error:  # nothing was called: what was open stays open
+        except (
+            RetryableError,
+            convert.UnsupportedModes,
+        ) as error:  # nothing was called: what was open stays open
             self._say_failed(claim, order.storage_class, str(error))
-            raise Refused(str(error)) from error
+            raise RetryableError(str(error)) from error
         if orders.noted_on(claim, self.driver.name) is None and claim.uid not in self._attempts:
             if order.content is not None:
                 source = await holding.look(self.client, claim, self.claims, self.volumes)
@@ -281,7 +284,7 @@ class Claims(Controller[str]):
             with trace.span(COMPONENT, "write order", f"pvc/{claim.key}"):
                 there = await self._patch_claim(claim, patch)
             if not there:
-                raise Refused(f"claim {claim.key} is gone")
+                raise RetryableError(f"claim {claim.key} is gone")
         except Forbidden as error:
             # A cluster whose rules for provisioners know no patch: then we are as safe as upstream, not more.
             log.warning("the order for %s cannot be written down: %s", claim.key, error)
@@ -292,7 +295,7 @@ class Claims(Controller[str]):
         kind = classify_provisioning(error)
         if kind is Provisioning.BACKGROUND:
             self._say_failed(claim, order.storage_class, str(error))
-            raise Refused(str(error)) from error
+            raise RetryableError(str(error)) from error
         self._attempts.end(claim.uid)
         if kind is Provisioning.EXHAUSTED and order.topological and order.node:
             return await self._reschedule(claim, order.node, str(error))
@@ -309,7 +312,7 @@ class Claims(Controller[str]):
         elif kind is Provisioning.INFEASIBLE:
             self.queue.later(claim.key, self.settings.infeasible_retry_interval, str(error))
         else:
-            raise Refused(str(error)) from error
+            raise RetryableError(str(error)) from error
 
     def _is_wanted(self, claim: PersistentVolumeClaim) -> bool:
         current = self.claims.at(claim.key)
@@ -334,7 +337,7 @@ class Claims(Controller[str]):
         try:
             await self._patch_claim(claim, patch, revision=fresh.metadata.resource_version)
         except APIError as error:
-            raise Refused(f"{why}; and the node cannot be given back: {error}") from error
+            raise RetryableError(f"{why}; and the node cannot be given back: {error}") from error
 
     async def _save(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
         """The volume exists, so its object has to: never give up, never delete the volume for it."""
@@ -345,7 +348,7 @@ class Claims(Controller[str]):
             log.debug("volume %s was saved before", volume.name)
         except APIError as error:
             self._unsaved[claim.uid] = volume
-            raise Refused(f"volume {volume.name} cannot be saved: {error}", backoff=SAVING) from error
+            raise RetryableError(f"volume {volume.name} cannot be saved: {error}", backoff=SAVING) from error
         self._unsaved.pop(claim.uid, None)
         self.events.normal(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume.name}")
         log.info("Succeeded in saving volume", extra={"PVC": claim.key, "PV": volume.name})

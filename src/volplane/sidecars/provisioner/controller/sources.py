@@ -16,8 +16,8 @@ from volplane.api.errors import APIError, Forbidden, NotFound
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.client.cache import Cache
 from volplane.client.client import Client
-from volplane.loops.controller import Controller, Refused
-from volplane.loops.defined import established
+from volplane.loops.controller import Controller, RetryableError
+from volplane.loops.crd_wait import wait_until_established
 from volplane.loops.events import Recorder
 from volplane.rules.steps import UNTIL_CHANGED
 from volplane.sidecars import Driver
@@ -40,7 +40,7 @@ async def serves_snapshots(client: Client) -> bool:
 async def snapshots_defined(client: Client) -> None:
     """Until somebody has defined the kind; at once where we may not know."""
     try:
-        await established(client, "volumesnapshots.snapshot.storage.k8s.io")
+        await wait_until_established(client, "volumesnapshots.snapshot.storage.k8s.io")
     except Forbidden as error:
         log.info("definitions cannot be seen, snapshots will be when a claim asks for one: %s", error)
 
@@ -65,7 +65,7 @@ async def look(
 
 
 async def protect(client: Client, content: Content, source: Source) -> None:
-    """Raises Refused where the source is going already."""
+    """Raises RetryableError where the source is going already."""
     held = source.snapshot if content.snapshot else source.claim
     finalizer = RESTORING if content.snapshot else CLONING
     if held is None or finalizer in held.metadata.finalizers:
@@ -81,11 +81,13 @@ async def protect(client: Client, content: Content, source: Source) -> None:
         )
     except Forbidden as error:
         if not content.snapshot:
-            raise Refused(f"the claim {held.key} cannot be held while it is cloned: {error}") from error
+            raise RetryableError(
+                f"the claim {held.key} cannot be held while it is cloned: {error}"
+            ) from error
         # Rules for provisioners from before this finalizer: then the snapshot is not held, as it never was.
         log.warning("snapshot %s is not protected while it is restored: %s", held.key, error)
     except APIError as error:
-        raise Refused(f"the source {held.key} cannot be held while it is copied: {error}") from error
+        raise RetryableError(f"the source {held.key} cannot be held while it is copied: {error}") from error
 
 
 class Guard(Controller[str]):

@@ -17,7 +17,7 @@ from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
-from volplane.loops.controller import Refused
+from volplane.loops.controller import RetryableError
 from volplane.rules import binding, sizes, topology
 from volplane.sidecars import Driver
 from volplane.sidecars.provisioner.settings import Settings
@@ -81,7 +81,7 @@ class Turns:
                 "GetCapacity", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
             )
         except CallError as error:
-            raise Refused(str(error)) from error
+            raise RetryableError(str(error)) from error
         wanted = sizes.requested(claim)
         largest = room.maximum_volume_size.value
         return bool(room.available_capacity >= wanted and (not largest or largest >= wanted))

@@ -16,7 +16,7 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding
@@ -134,7 +134,7 @@ class Volumes(Controller[str]):
         """A secret that is gone must not keep the disk for ever: perhaps the driver can do without."""
         try:
             return await secrets(self.client, reference)
-        except Refused as error:
+        except RetryableError as error:
             log.warning("deleting without a secret: %s", error)
             return {}
 
@@ -148,4 +148,4 @@ class Volumes(Controller[str]):
     def _refuse(self, volume: PersistentVolume, why: str) -> None:
         self.events.warning(volume, "VolumeFailedDelete", why)
         self._refused.add(volume.name)
-        raise Refused(why)
+        raise RetryableError(why)

@@ -17,7 +17,7 @@ from volplane.client.cache import Index
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, classify, is_infeasible, is_refused_in_use
-from volplane.loops.controller import Refused
+from volplane.loops.controller import RetryableError
 from volplane.loops.events import Recorder
 from volplane.rules import binding, pods, resizing, sizes
 from volplane.rules.resizing import State
@@ -129,7 +129,7 @@ class Expansions(Asker):
         log.info("Resizing volume", extra={"PVC": claim.key, "PV": volume.name, "size": size})
         try:
             reached, node_needed = await self._call(volume, size)
-        except (CallError, Refused, convert.UnsupportedModes) as error:
+        except (CallError, RetryableError, convert.UnsupportedModes) as error:
             return await self._judge(claim, volume, error)
         self._final.discard(claim.uid)
         self.soon(claim)
@@ -147,7 +147,7 @@ class Expansions(Asker):
             return size, True
         source = volume.spec.csi
         if source is None:
-            raise Refused(f"volume {volume.name} is not migrated to CSI")
+            raise RetryableError(f"volume {volume.name} is not migrated to CSI")
         multi_writer = "SINGLE_NODE_MULTI_WRITER" in self.driver.controller
         request = v1.ControllerExpandVolumeRequest(
             volume_id=source.volume_handle,
@@ -177,7 +177,7 @@ class Expansions(Asker):
         self.events.warning(claim, "VolumeResizeFailed", why)
         if not infeasible:
             self.soon(claim)
-            raise Refused(why) from error
+            raise RetryableError(why) from error
         self.slowly(claim, why)
 
     # --- what is written

@@ -15,7 +15,7 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code, classify
-from volplane.loops.controller import Refused
+from volplane.loops.controller import RetryableError
 from volplane.loops.events import Recorder
 from volplane.rules import binding, resizing
 from volplane.rules.steps import Say, Wait
@@ -178,7 +178,7 @@ class Modifications(Asker):
         await self.tell_claim(claim, {"status": status})
         self.events.warning(claim, "VolumeModifyFailed", why)
         if not infeasible:
-            raise Refused(why) from error
+            raise RetryableError(why) from error
         self.slowly(claim, why)
 
 

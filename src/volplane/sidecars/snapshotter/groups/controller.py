@@ -9,7 +9,7 @@ from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeGroupSnapshotC
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
-from volplane.loops.controller import Refused
+from volplane.loops.controller import RetryableError
 from volplane.loops.events import Recorder
 from volplane.rules import groups, snapshots
 from volplane.sidecars import Driver, secrets
@@ -76,7 +76,7 @@ class GroupContents(Asker):
     async def _take(self, content: VolumeGroupSnapshotContent, step: Take) -> None:
         try:
             credentials = await self.secrets(content, step.secret)
-        except Refused as error:
+        except RetryableError as error:
             why = f"failed to get input parameters to create group snapshot for {content.name}: "
             return await self._fail(content, why + quoted(error), first=step.first)
         await self.mark(content, present=True)
@@ -110,7 +110,7 @@ class GroupContents(Asker):
                 secrets=await secrets(self.client, step.secret),
             )
             reply = await self.call("GetVolumeGroupSnapshot", request, content)
-        except (CallError, Refused) as error:
+        except (CallError, RetryableError) as error:
             return await self._fail(content, str(error), first=False)
         await self._told(content, reply.group_snapshot)
         self.look_again(
@@ -141,7 +141,7 @@ class GroupContents(Asker):
     async def _delete(self, content: VolumeGroupSnapshotContent, step: Delete) -> VolumeGroupSnapshotContent:
         try:
             credentials = await self.secrets(content, step.secret)
-        except Refused:
+        except RetryableError:
             self.events.warning(content, "GroupSnapshotDeleteError", "Failed to get snapshot credentials")
             raise
         request = v1.DeleteVolumeGroupSnapshotRequest(
@@ -151,7 +151,7 @@ class GroupContents(Asker):
             await self.call("DeleteVolumeGroupSnapshot", request, content)
         except CallError as error:
             self.events.warning(content, "GroupSnapshotDeleteError", "Failed to delete group snapshot")
-            raise Refused(f'failed to delete group snapshot "{content.name}", err: {error}') from error
+            raise RetryableError(f'failed to delete group snapshot "{content.name}", err: {error}') from error
         gone = dict.fromkeys(("volumeGroupSnapshotHandle", "readyToUse", "creationTime", "error"))
         return await self.tell(content, gone) or content
 

@@ -16,7 +16,7 @@ from volplane.api.meta import Resource
 from volplane.base import clock
 from volplane.controllers.namespace.plan import (
     FINALIZER,
-    DeleteContent,
+    DeleteNamespaceContent,
     FinalizeNamespace,
     NamespaceView,
     SetConditions,
@@ -45,7 +45,7 @@ class Namespaces(Controller[str, NamespaceView, Step]):
 
     async def act(self, key: str, view: NamespaceView, step: Step) -> Outcome[NamespaceView]:
         match step:
-            case DeleteContent():
+            case DeleteNamespaceContent():
                 left = await self._delete_content(key)
                 return Replan(structs.replace(view, left=left, now=clock.stamp()))
             case SetConditions(conditions):

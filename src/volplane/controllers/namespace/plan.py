@@ -21,7 +21,7 @@ class NamespaceView(Struct, frozen=True):
     left: Mapping[str, Sequence[Resource]] | None = None  # by resource; None: nothing was deleted yet
 
 
-class DeleteContent(Struct, frozen=True):
+class DeleteNamespaceContent(Struct, frozen=True):
     """Delete all objects of the namespace; the next plan knows what is left."""
 
 
@@ -33,7 +33,7 @@ class FinalizeNamespace(Struct, frozen=True):
     """Remove the finalizer: the namespace is empty."""
 
 
-Step = DeleteContent | SetConditions | FinalizeNamespace
+Step = DeleteNamespaceContent | SetConditions | FinalizeNamespace
 
 
 def plan(view: NamespaceView) -> Iterator[Step | Wait]:
@@ -41,7 +41,7 @@ def plan(view: NamespaceView) -> Iterator[Step | Wait]:
     if not namespace.is_deleting or FINALIZER not in namespace.spec.finalizers:
         return
     if view.left is None:
-        yield DeleteContent()
+        yield DeleteNamespaceContent()
         return
     made = conditions(namespace, view.left, view.now)
     if made != namespace.status.conditions:

@@ -7,10 +7,10 @@ import socket
 
 from volplane.client.client import Client
 from volplane.controllers.snapshot.controller import Snapshots
-from volplane.controllers.snapshot.defined import defined
+from volplane.controllers.snapshot.crd_wait import wait_for_crds
 from volplane.controllers.snapshot.groups.controller import Groups
 from volplane.controllers.snapshot.settings import Settings
-from volplane.controllers.snapshot.writing import COMPONENT
+from volplane.controllers.snapshot.status_writer import COMPONENT
 from volplane.loops.controller import Unsupported
 from volplane.loops.events import Recorder
 from volplane.loops.health import alive, health
@@ -33,7 +33,7 @@ async def run(
     """Until cancelled. Raises Unsupported when the kinds do not appear in time."""
     try:
         async with asyncio.timeout(settings.retry_crd_interval_max):
-            await defined(client, groups=settings.groups)
+            await wait_for_crds(client, groups=settings.groups)
     except TimeoutError:
         raise Unsupported("failed to find the CRDs of snapshots: apply them first") from None
 

@@ -318,7 +318,7 @@ class Controller(Generic[K, V, S]):
                     self._carry_out_here(key, view, step)
             self.queue.forget(key)
         except Exception as error:
-            self._fail(key, error)
+            self._retry_later(key, error)
         self.queue.done(key)
         self._duration.observe(clock.now() - begun)
         return None
@@ -338,7 +338,7 @@ class Controller(Generic[K, V, S]):
                 await self._carry_out(key, *planned)
             self.queue.forget(key)
         except Exception as error:
-            self._fail(key, error)
+            self._retry_later(key, error)
         finally:
             if notes:
                 self._written[key] = notes
@@ -401,7 +401,7 @@ class Controller(Generic[K, V, S]):
         elif isinstance(step, Requeue):
             self.queue.add(step.key)  # type: ignore[arg-type]  # plans do not know the type of keys
 
-    def _fail(self, key: K, error: Exception) -> None:
+    def _retry_later(self, key: K, error: Exception) -> None:
         errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         why = "; ".join(str(e) or type(e).__name__ for e in errors)
         pause = self.queue.retry(key, why, getattr(errors[0], "backoff", None))

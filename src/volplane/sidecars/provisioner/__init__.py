@@ -25,11 +25,11 @@ from volplane.sidecars.provisioner.controller import (
     COMPONENT,
     Capacities,
     Claims,
-    Guard,
+    SourceProtection,
     Turns,
     Volumes,
     owner,
-    snapshots_defined,
+    wait_for_snapshot_crd,
 )
 from volplane.sidecars.provisioner.settings import Settings
 
@@ -81,7 +81,7 @@ async def run(
             if "CREATE_DELETE_SNAPSHOT" in driver.controller:
                 group.create_task(_follow_snapshots(client, claims))
             if driver.controller & {"CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME"}:
-                group.create_task(registry.run(Guard(client, driver, settings, events=events)))
+                group.create_task(registry.run(SourceProtection(client, driver, settings, events=events)))
 
     await beside(
         client,
@@ -97,7 +97,7 @@ async def run(
 
 async def _follow_snapshots(client: Client, claims: Claims) -> None:
     """Whenever the kinds of snapshots are installed: perhaps after us."""
-    await snapshots_defined(client)
+    await wait_for_snapshot_crd(client)
     await claims.follow_snapshots()
 
 

@@ -15,9 +15,9 @@ from volplane.loops.controller import Unsupported
 from volplane.loops.events import Recorder
 from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import Driver, beside
-from volplane.sidecars.resizer.asking import COMPONENT
 from volplane.sidecars.resizer.expand.controller import Expansions
 from volplane.sidecars.resizer.modify.controller import Modifications
+from volplane.sidecars.resizer.rpc_base import COMPONENT
 from volplane.sidecars.resizer.settings import Settings
 
 __all__ = ["Settings", "run"]

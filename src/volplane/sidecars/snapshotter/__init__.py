@@ -13,9 +13,9 @@ from volplane.loops.controller import Unsupported
 from volplane.loops.events import Recorder
 from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import Driver, beside
-from volplane.sidecars.snapshotter.asking import COMPONENT
 from volplane.sidecars.snapshotter.controller import Contents
 from volplane.sidecars.snapshotter.groups.controller import GroupContents
+from volplane.sidecars.snapshotter.rpc_base import COMPONENT
 from volplane.sidecars.snapshotter.settings import Settings
 
 __all__ = ["Settings", "run"]

@@ -61,7 +61,7 @@ GROWN = [
 ]
 
 
-@pytest.mark.parametrize(("state", "allocated", "memory", "expected"), SMALL)
+@pytest.mark.parametrize(("state", "allocated", "last", "expected"), SMALL)
 def test_the_volume_is_smaller_than_the_request(
     state: str, allocated: int, last: LastAttempt, expected: int
 ) -> None:

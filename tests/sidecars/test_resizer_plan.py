@@ -107,7 +107,7 @@ def test_a_volume_that_is_not_seen_yet_is_waited_for() -> None:
 
 
 def test_what_we_write_is_no_news_and_what_the_node_writes_is() -> None:
-    facts = plans.claim_facts
+    facts = plans.relevant_fields
     assert facts(asking(5)) == facts(asking(5, "ControllerResizeInProgress", 5))
     assert facts(asking(5)) == facts(asking(5, "ControllerResizeInfeasible", 5))
     assert facts(asking(5)) != facts(asking(5, "NodeResizeInfeasible", 5))

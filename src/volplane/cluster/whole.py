@@ -96,7 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--port must be a port number, not {self.port}")
         if self.pod_network not in (BRIDGE, HOST):
             raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
-        manager.chosen(self.controllers)  # raises UnknownController
+        manager.select_controllers(self.controllers)  # raises UnknownController
 
 
 class Cluster:

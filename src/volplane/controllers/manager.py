@@ -160,7 +160,7 @@ class UnknownController(ValueError):
         super().__init__(f"no controller is called {name!r}; there are: {', '.join(CONTROLLERS)}")
 
 
-def chosen(names: Sequence[str]) -> list[str]:
+def select_controllers(names: Sequence[str]) -> list[str]:
     """The controllers that a list such as `*,-garbage-collector-controller` means, in the table's order."""
     bare = [name.removeprefix("-") for name in names]
     for name in bare:
@@ -170,7 +170,7 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def build(client: Client, settings: Settings = Settings()) -> list[AnyController]:  # noqa: B008  (frozen)
-    return [make(name, client, settings) for name in chosen(settings.controllers)]
+    return [make(name, client, settings) for name in select_controllers(settings.controllers)]
 
 
 def make(name: str, client: Client, settings: Settings) -> AnyController:

@@ -194,7 +194,9 @@ async def leaving(scene: Scene, pod: Pod) -> Story:
         )
     if await scene.lacks(Node):
         return Story((*await _stopping(scene, pod, since, asked), *others), _stop_advice(pod))
-    removed = [step for step in garbage.plan(pod, node, quarantine=0.0) if isinstance(step, garbage.RemovePod)]
+    removed = [
+        step for step in garbage.plan(pod, node, quarantine=0.0) if isinstance(step, garbage.RemovePod)
+    ]
     if removed:
         why = f"{removed[0].why}: it is removed any moment"
         return Story((waits("be deleted", "pod garbage collector", why, since=since), *others))

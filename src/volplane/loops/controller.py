@@ -223,11 +223,6 @@ class Controller(Generic[K, V, S]):
     def waits(self) -> list[Waiting[K]]:
         return self.queue.waits
 
-    def note_write(self, key: K, obj: Resource) -> None:
-        """Note a write for another key than the one in work, whose writes are noted by themselves."""
-        notes = self._written.setdefault(key, {})
-        notes[type(obj)] = max(notes.get(type(obj), 0), obj.revision)
-
     async def sync_only(self) -> None:
         """Fill the caches and observe what is there, without planning: for readers of views and plans."""
         self.setup()

@@ -173,14 +173,16 @@ class CrowdOverlay(Crowd):
 
     def siblings(self, owner: str) -> Mapping[str, int]:
         own = [change for change in self._changes if change[0].owner == owner]
-        return _changed(self._base.siblings(owner), [c for c in own if not c[0].pod.is_deleting])
+        return _apply_changes(self._base.siblings(owner), [c for c in own if not c[0].pod.is_deleting])
 
     def adjust(self, group: Group, counts: Mapping[str, int]) -> Mapping[str, int]:
         """The counts of a group with what has changed."""
-        return _changed(counts, [c for c in self._changes if self.is_in(c[0].pod, group)])
+        return _apply_changes(counts, [c for c in self._changes if self.is_in(c[0].pod, group)])
 
 
-def _changed(counts: Mapping[str, int], changes: Iterable[tuple[Member, str, int]]) -> Mapping[str, int]:
+def _apply_changes(
+    counts: Mapping[str, int], changes: Iterable[tuple[Member, str, int]]
+) -> Mapping[str, int]:
     made = Counter(counts)
     for _, node, step in changes:
         made[node] += step

@@ -311,17 +311,17 @@ class Overlay(Ledger):
         self.crowd = self._overlay
 
     def add_pod(self, taken: Taken, node: str) -> None:
-        self._changed(node).enter(taken.pod.key, taken)
+        self._copy_node(node).enter(taken.pod.key, taken)
         self._claims.update(taken.claims)
         self.crowd.enter(taken.who, node)
 
     def remove_pod(self, key: str, node: str) -> Taken:
-        taken = self._changed(node).leave(key)
+        taken = self._copy_node(node).leave(key)
         self._claims.subtract(taken.claims)
         self.crowd.leave(taken.who, node)
         return taken
 
-    def _changed(self, name: str) -> Info:
+    def _copy_node(self, name: str) -> Info:
         info = self._infos.get(name)
         if info is None:
             info = self._infos[name] = self._base.info(name).copy()

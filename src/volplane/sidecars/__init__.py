@@ -1,7 +1,7 @@
 """The programs that stand beside a driver: what they all do at their start is here, the rest in a room each.
 
 A sidecar waits until its driver is ready, learns its name and capabilities, and works, as leader where
-there are several. The subtle thing: none of them ends because the driver went away; calls fail and are
+there are several. None of them ends because the driver went away; calls fail and are
 repeated until it is back.
 """
 

@@ -249,8 +249,8 @@ class AttachDetach(Controller[str, p.View, p.Step]):
             deleting=a.is_deleting,
             attach_error=a.status.attach_error.message if a.status.attach_error else "",
             detach_error=a.status.detach_error.message if a.status.detach_error else "",
-            unwanted_for=self.memory.elapsed(key, node, "unwanted"),
-            waiting_for=self.memory.elapsed(key, node, "detach" if a.is_deleting else "attach"),
+            unwanted_for=self.memory.elapsed_time(key, node, "unwanted"),
+            waiting_for=self.memory.elapsed_time(key, node, "detach" if a.is_deleting else "attach"),
         )
 
     def _node_facts(self, key: str, name: str) -> p.NodeFacts:

@@ -53,7 +53,7 @@ class AttachDetachMemory:
             if nodes:
                 self._conflicts[volume] = nodes
 
-    def elapsed(self, volume: str, node: str, what: str) -> float:
+    def elapsed_time(self, volume: str, node: str, what: str) -> float:
         timers = self._since.get(volume)
         since = timers.get((node, what)) if timers is not None else None
         return clock.now() - since if since is not None else 0.0

@@ -151,7 +151,9 @@ def leaving(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep]
     if held.deleting:
         if place.listed:
             yield RemoveFromVolumesAttached(held.node)
-        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
+        yield Wait(
+            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"detach it from {held.node}", held.detach_error)
+        )
     elif place.fenced or place.gone or overdue:
         forced: Literal["timeout", "out-of-service", "node-deleted"] = "timeout"
         if not overdue:
@@ -216,20 +218,26 @@ def awaiting(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep
             yield RemoveFromVolumesAttached(held.node)
         if held.detach_error or _is_overdue(view, held):
             yield ReportAttachFailure(held.node, DELETING)
-        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
+        yield Wait(
+            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"detach it from {held.node}", held.detach_error)
+        )
     elif held.attached:
         if not place.listed:
             yield AddToVolumesAttached(held.node)
     elif held.attach_error:
         yield ReportAttachFailure(held.node, held.attach_error)
-        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"attach it to {held.node}", held.attach_error))
+        yield Wait(
+            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"attach it to {held.node}", held.attach_error)
+        )
     elif _is_overdue(view, held):
         yield ReportAttachFailure(held.node, TIMED_OUT.format(view.driver, view.handle))
     else:
-        yield Wait(view.answer - held.waiting_for, _unanswered(view, held, f"attach it to {held.node}", ""))
+        yield Wait(
+            view.answer - held.waiting_for, _waiting_for_attacher(view, held, f"attach it to {held.node}", "")
+        )
 
 
-def _unanswered(view: View, held: ExistingAttachment, what: str, error: str) -> str:
+def _waiting_for_attacher(view: View, held: ExistingAttachment, what: str, error: str) -> str:
     why = f"waiting for external-attacher of {view.driver or 'its driver'} to {what}"
     return f"{why}: {error}" if error else why
 

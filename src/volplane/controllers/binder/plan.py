@@ -126,7 +126,7 @@ def _takes_any(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
         # 1.6 claim is Pending, no volume fits, and nobody is going to make one
         yield normal("FailedBinding", NO_VOLUME)
         yield from _pending(claim)
-        yield from _refused(view, NO_VOLUME)
+        yield from _refuse(view, NO_VOLUME)
 
 
 def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Iterator[ClaimStep | CommonStep]:
@@ -145,7 +145,7 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
     claim, storage_class = view.claim, view.storage_class
     if not view.dynamic:
         # 1.51 provisioning is switched off
-        yield from _refused(view, "dynamic provisioning is switched off and no persistent volume fits")
+        yield from _refuse(view, "dynamic provisioning is switched off and no persistent volume fits")
         return
     if storage_class is None:
         # 1.52 the class does not exist (any more)
@@ -158,7 +158,7 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
         # 1.53 an in-tree provisioner that does not exist, the one that says so by name included
         why = f"no volume plugin matched name: {provisioner}"
         yield warning("ProvisioningFailed", why)
-        yield from _refused(view, why)
+        yield from _refuse(view, why)
         return
     # 1.54 the provisioner lives outside: tell it, then it is its turn
     driver = classes.driver(provisioner)
@@ -169,7 +169,7 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]
     yield Wait(UNTIL_CHANGED, why)
 
 
-def _refused(view: ClaimView, why: str) -> Iterator[ClaimStep | CommonStep]:
+def _refuse(view: ClaimView, why: str) -> Iterator[ClaimStep | CommonStep]:
     """Nobody will make a volume, so say of those that are there why none of them fits."""
     refusals = matching.refusals(view.claim, view.unclaimed)
     if refusals:
@@ -277,7 +277,7 @@ def plan_volume(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
         # 4.5 volume's claim is gone, or was replaced by another of its name
         yield from _release(view)
     else:
-        yield from _claimed(view, claim)
+        yield from _plan_claimed(view, claim)
 
 
 def _is_known_gone(view: VolumeView) -> bool:
@@ -285,7 +285,7 @@ def _is_known_gone(view: VolumeView) -> bool:
     return view.claim is None and view.volume.status.phase in SPENT
 
 
-def _claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[VolumeStep | CommonStep]:
+def _plan_claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[VolumeStep | CommonStep]:
     volume = view.volume
     if claim.spec.volume_name == volume.name:
         # 4.8 claim and volume name each other
@@ -337,15 +337,15 @@ def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
             yield Wait(UNTIL_CHANGED, f"waiting for {who} to delete it")
         case "Delete":
             # 5.4 nobody knows how to delete it
-            yield from _failed(volume, "VolumeFailedDelete", NO_DELETER.format(volume.name))
+            yield from _set_failed(volume, "VolumeFailedDelete", NO_DELETER.format(volume.name))
         case "Recycle" if recycling.is_recyclable(volume):
             yield from recycling.recycle(volume, view.users, view.recycler)
         case "Recycle":
             # 5.5 nobody knows how to recycle it
-            yield from _failed(volume, "VolumeFailedRecycle", NO_RECYCLER)
+            yield from _set_failed(volume, "VolumeFailedRecycle", NO_RECYCLER)
         case _:
             # 5.6 the policy means nothing
-            yield from _failed(volume, "VolumeUnknownReclaimPolicy", UNKNOWN_POLICY)
+            yield from _set_failed(volume, "VolumeUnknownReclaimPolicy", UNKNOWN_POLICY)
 
 
 def _is_deleted_outside(volume: PersistentVolume) -> bool:
@@ -355,7 +355,7 @@ def _is_deleted_outside(volume: PersistentVolume) -> bool:
     return volume.spec.csi is not None
 
 
-def _failed(volume: PersistentVolume, reason: str, message: str) -> Iterator[VolumeStep | CommonStep]:
+def _set_failed(volume: PersistentVolume, reason: str, message: str) -> Iterator[VolumeStep | CommonStep]:
     if volume.status.phase != "Failed":
         yield SetVolumePhase(volume, "Failed", message)
         yield warning(reason, message)

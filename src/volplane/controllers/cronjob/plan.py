@@ -60,7 +60,7 @@ def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step |
         return
     due = schedule.latest(_since(wanted, status, now), now, where)
     if due is not None:
-        if _passed(schedule, _since(wanted, status, now), now, where) > TOO_MANY:
+        if _count_missed(schedule, _since(wanted, status, now), now, where) > TOO_MANY:
             yield warning("TooManyMissedTimes", _WORDS)
         yield from _start(wanted, jobs, due)
     coming = schedule.after(now, where)
@@ -75,7 +75,7 @@ def _since(wanted: CronJob, status: CronJobStatus, now: datetime) -> datetime:
     return since if limit is None else max(since, now - timedelta(seconds=limit))
 
 
-def _passed(schedule: Schedule, since: datetime, now: datetime, where: tzinfo) -> int:
+def _count_missed(schedule: Schedule, since: datetime, now: datetime, where: tzinfo) -> int:
     """How many moments went by; nobody counts further than what is too many."""
     count, moment = 0, schedule.after(since, where)
     while moment is not None and moment <= now and count <= TOO_MANY:

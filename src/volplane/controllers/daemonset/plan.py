@@ -69,7 +69,7 @@ def plan(
     if not wanted.is_deleting:
         yield from _missing(wanted, eligible, placed)
         yield from _surplus(names, placed)
-        yield from _outdated(wanted, names, placed, now)
+        yield from _replace_outdated(wanted, names, placed, now)
     status = current_status(wanted, names, placed, now)
     if status != wanted.status:
         yield SetDaemonSetStatus(status)
@@ -113,13 +113,13 @@ def daemon_pod(wanted: DaemonSet, node: str) -> Pod:
     pod = pod_of(template, wanted, labels=labels)
     spec = structs.replace(
         pod.spec,
-        affinity=_tied(pod.spec.affinity or Affinity(), node),
+        affinity=_bind_to_node(pod.spec.affinity or Affinity(), node),
         tolerations=(*pod.spec.tolerations, *daemon_tolerations(pod.spec)),
     )
     return structs.replace(pod, spec=spec)
 
 
-def _tied(affinity: Affinity, node: str) -> Affinity:
+def _bind_to_node(affinity: Affinity, node: str) -> Affinity:
     """The affinity with every required term narrowed to one node."""
     only = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
     held = affinity.node_affinity or NodeAffinity()
@@ -151,7 +151,7 @@ def _surplus(names: set[str], placed: Mapping[str, list[Pod]]) -> Iterator[Delet
         yield from (DeletePod(p) for p in alive if p not in keep or p in done)
 
 
-def _outdated(
+def _replace_outdated(
     wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]], now: datetime
 ) -> Iterator[DeletePod]:
     """Rolling update: old pods go as long as no more than maxUnavailable are missing."""

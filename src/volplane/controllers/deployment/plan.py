@@ -74,7 +74,7 @@ def revision_of(candidate: ReplicaSet) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def desired(wanted: Deployment) -> int:
+def desired_replicas(wanted: Deployment) -> int:
     return 1 if wanted.spec.replicas is None else wanted.spec.replicas
 
 
@@ -97,12 +97,12 @@ def new_set(wanted: Deployment, old: Sequence[ReplicaSet]) -> ReplicaSet:
             replicas=_room(wanted, old, 0),
             min_ready_seconds=spec.min_ready_seconds,
             selector=structs.replace(selector, match_labels={**selector.match_labels, HASH_LABEL: word}),
-            template=_labelled(spec.template, labels),
+            template=_add_labels(spec.template, labels),
         ),
     )
 
 
-def _labelled(template: PodTemplateSpec, labels: dict[str, str]) -> PodTemplateSpec:
+def _add_labels(template: PodTemplateSpec, labels: dict[str, str]) -> PodTemplateSpec:
     return structs.replace(template, metadata=structs.replace(template.metadata, labels=labels))
 
 
@@ -112,7 +112,7 @@ def _size(candidate: ReplicaSet) -> int:
 
 def _surge(wanted: Deployment) -> tuple[int, int]:
     """maxSurge and maxUnavailable as numbers; both zero would never move, so one pod may then be missing."""
-    total, rolling = desired(wanted), wanted.spec.strategy.rolling_update
+    total, rolling = desired_replicas(wanted), wanted.spec.strategy.rolling_update
     surge = fraction_of(rolling.max_surge if rolling else None, total, round_up=True, default=-(-total // 4))
     missing = fraction_of(
         rolling.max_unavailable if rolling else None, total, round_up=False, default=total // 4
@@ -122,7 +122,7 @@ def _surge(wanted: Deployment) -> tuple[int, int]:
 
 def _room(wanted: Deployment, old: Sequence[ReplicaSet], current: int) -> int:
     """How large the new set may be now."""
-    total = desired(wanted)
+    total = desired_replicas(wanted)
     if wanted.spec.strategy.type == "Recreate":
         return 0 if any(s.status.replicas or _size(s) for s in old) else total
     surge, _ = _surge(wanted)
@@ -131,7 +131,7 @@ def _room(wanted: Deployment, old: Sequence[ReplicaSet], current: int) -> int:
 
 
 def _move(wanted: Deployment, current: ReplicaSet, old: Sequence[ReplicaSet]) -> Iterator[ScaleReplicaSet]:
-    total = desired(wanted)
+    total = desired_replicas(wanted)
     if wanted.spec.paused:
         return
     size = min(total, _room(wanted, old, _size(current)))
@@ -171,15 +171,15 @@ def current_status(
     ready = sum(s.status.ready_replicas for s in sets)
     available = sum(s.status.available_replicas for s in sets)
     updated = current.status.replicas if current else 0
-    enough = available >= desired(wanted) - _surge(wanted)[1]
-    done = updated == total == available == desired(wanted)
+    enough = available >= desired_replicas(wanted) - _surge(wanted)[1]
+    done = updated == total == available == desired_replicas(wanted)
     return DeploymentStatus(
         observed_generation=wanted.metadata.generation,
         replicas=total,
         updated_replicas=updated,
         ready_replicas=ready,
         available_replicas=available,
-        unavailable_replicas=max(desired(wanted) - available, 0),
+        unavailable_replicas=max(desired_replicas(wanted) - available, 0),
         collision_count=wanted.status.collision_count,
         conditions=(_availability(wanted, enough, now), _progress(wanted, current, done, now)),
     )

@@ -31,7 +31,7 @@ def plan(
 ) -> Iterator[SetBudgetStatus | Wait | Say]:
     """Steps for a budget, the pods it covers, and how many pods each of their owners (by uid) wants."""
     try:
-        expected, desired = _expected(budget, pods, scales)
+        expected, desired = _count_expected(budget, pods, scales)
     except Unscaled as failure:
         yield from _safe(budget, str(failure), now)
         return
@@ -70,7 +70,9 @@ def _safe(budget: PodDisruptionBudget, failure: str, now: datetime) -> Iterator[
     yield from reports
 
 
-def _expected(budget: PodDisruptionBudget, pods: Sequence[Pod], scales: Mapping[str, int]) -> tuple[int, int]:
+def _count_expected(
+    budget: PodDisruptionBudget, pods: Sequence[Pod], scales: Mapping[str, int]
+) -> tuple[int, int]:
     """How many pods there should be, and how many of them must be healthy."""
     spec = budget.spec
     if spec.max_unavailable is not None:

@@ -48,13 +48,15 @@ class Customs:
 
     async def run(self, definitions: Cache[CustomResourceDefinition]) -> None:
         async with asyncio.TaskGroup() as self._group:
-            end = definitions.subscribe(self._defined)
+            end = definitions.subscribe(self._observe_definition)
             try:
                 await asyncio.get_running_loop().create_future()  # the tasks that come and go are the work
             finally:
                 end()
 
-    def _defined(self, old: CustomResourceDefinition | None, new: CustomResourceDefinition | None) -> None:
+    def _observe_definition(
+        self, old: CustomResourceDefinition | None, new: CustomResourceDefinition | None
+    ) -> None:
         definition = new or old
         assert definition is not None
         wanted = bare_type(new) if new is not None else None

@@ -61,7 +61,7 @@ def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait |
     if verdict is None:
         verdict = _verdict(job, pods, count, len(active), now)
     status = _current_status(job, pods, count, now)
-    status, over = _concluded(status, verdict, pods, now)
+    status, over = _conclude(status, verdict, pods, now)
     said: list[Say] = []
     if not verdict:
         status, said = _suspension(job, status, now)
@@ -133,7 +133,7 @@ def _success_rule(job: Job, count: Tally) -> int | None:
     return None
 
 
-def _concluded(
+def _conclude(
     status: JobStatus, verdict: JobCondition | None, pods: Sequence[Pod], now: datetime
 ) -> tuple[JobStatus, Say | None]:
     """The status with the verdict, and with the end when nothing is left to clear away or to count."""
@@ -187,7 +187,7 @@ def _manage(
     if is_suspended(job):
         yield from (DiscardPod(p) for p in active[:BURST])
         return
-    wanted = _wanted(job, count, len(active))
+    wanted = _wanted_pods(job, count, len(active))
     surplus = _surplus(job, active, len(active) - wanted)
     if surplus:
         # Never both in one pass: what is deleted may free what is then made.
@@ -208,7 +208,7 @@ def _manage(
         yield from (CreatePod(new_pod(job)) for _ in range(missing))
 
 
-def _wanted(job: Job, count: Tally, active: int) -> int:
+def _wanted_pods(job: Job, count: Tally, active: int) -> int:
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
     if job.spec.completions is None:
         # A work queue: once a pod succeeded, the others finish and no new ones come.
@@ -240,7 +240,7 @@ def _pending(job: Job, pods: Sequence[Pod], count: Tally) -> list[int]:
 
 
 def new_pod(job: Job, index: int | None = None) -> Pod:
-    template = job.spec.template if index is None else _indexed(job, index)
+    template = job.spec.template if index is None else _indexed_template(job, index)
     made = pod_of(template, job)
     finalizers = tuple(f for f in made.metadata.finalizers if f != FINALIZER)
     metadata = structs.replace(made.metadata, finalizers=(*finalizers, FINALIZER))
@@ -249,7 +249,7 @@ def new_pod(job: Job, index: int | None = None) -> Pod:
     return structs.replace(made, metadata=metadata)
 
 
-def _indexed(job: Job, index: int) -> PodTemplateSpec:
+def _indexed_template(job: Job, index: int) -> PodTemplateSpec:
     template, mark = job.spec.template, {indexes.ANNOTATION: str(index)}
     metadata = structs.replace(
         template.metadata,

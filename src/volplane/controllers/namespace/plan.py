@@ -112,7 +112,7 @@ def conditions(
         ),
     ]
     known = {c.type: c for c in namespace.status.conditions}
-    return tuple(_unchanged(known.get(c.type), c) for c in made)
+    return tuple(_keep_if_same(known.get(c.type), c) for c in made)
 
 
 def _condition(type: str, problem: str, reason: str, ok: str, now: str) -> NamespaceCondition:
@@ -125,6 +125,6 @@ def _condition(type: str, problem: str, reason: str, ok: str, now: str) -> Names
     )
 
 
-def _unchanged(old: NamespaceCondition | None, new: NamespaceCondition) -> NamespaceCondition:
+def _keep_if_same(old: NamespaceCondition | None, new: NamespaceCondition) -> NamespaceCondition:
     same = old and (old.status, old.reason, old.message) == (new.status, new.reason, new.message)
     return old if old is not None and same else new

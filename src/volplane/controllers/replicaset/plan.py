@@ -38,7 +38,7 @@ Step = CreatePod | DeletePod | SetReplicaSetStatus
 def plan(wanted: Wanted, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait]:
     """Steps for a set and the pods it controls."""
     active = [p for p in pods if is_active(p)]
-    missing = desired(wanted) - len(active)
+    missing = desired_replicas(wanted) - len(active)
     if not wanted.is_deleting:
         if missing > 0:
             made = pod_of(template_of(wanted), wanted)
@@ -51,7 +51,7 @@ def plan(wanted: Wanted, pods: Sequence[Pod], now: datetime) -> Iterator[Step | 
     yield from availability(active, wanted.spec.min_ready_seconds, now)
 
 
-def desired(wanted: Wanted) -> int:
+def desired_replicas(wanted: Wanted) -> int:
     return 1 if wanted.spec.replicas is None else wanted.spec.replicas
 
 

@@ -123,10 +123,10 @@ def plan(view: View) -> Iterator[Step | CommonStep]:
 
 
 def belongs(wanted: StatefulSet, pod: Pod) -> bool:
-    return identity.parse(pod.name)[0] == wanted.name and _selected(wanted, pod)
+    return identity.parse(pod.name)[0] == wanted.name and _is_selected(wanted, pod)
 
 
-def _selected(wanted: StatefulSet, obj: Pod | ControllerRevision) -> bool:
+def _is_selected(wanted: StatefulSet, obj: Pod | ControllerRevision) -> bool:
     return Labels.of(wanted.spec.selector).matches(obj.metadata.labels)
 
 
@@ -137,7 +137,7 @@ def _adopt(view: View) -> Iterator[AdoptObject]:
         if isinstance(orphan, Pod):
             if belongs(view.wanted, orphan):
                 yield AdoptObject(orphan)
-        elif _selected(view.wanted, orphan) and orphan.name.startswith(f"{view.wanted.name}-"):
+        elif _is_selected(view.wanted, orphan) and orphan.name.startswith(f"{view.wanted.name}-"):
             yield AdoptObject(orphan)
 
 
@@ -157,7 +157,7 @@ def _pod_steps(view: View, pods: Sequence[Pod], held: History) -> Iterator[PodSt
             return
     surplus = [present[o] for o in sorted(present.keys() - set(ordinals), reverse=True)]
     for pod in surplus:
-        yield from _owned(view, pod, given_up=True)
+        yield from _set_owners(view, pod, given_up=True)
     shrinks = yield from _give_up(view, surplus, at_once)
     if complete and not shrinks and wanted.spec.update_strategy.type != "OnDelete":
         yield from _update(view, [present[o] for o in ordinals], held.update)
@@ -185,7 +185,7 @@ def _keep(
             return True
     if labels := identity.missing_labels(pod):
         yield SetPodLabels(pod, labels)
-    yield from _owned(view, pod, given_up=False)
+    yield from _set_owners(view, pod, given_up=False)
     return False
 
 
@@ -220,7 +220,7 @@ def _make(
             )
             yield Wait(UNTIL_CHANGED, why)
             return
-    yield from _owned(view, pod, given_up=False)
+    yield from _set_owners(view, pod, given_up=False)
     yield CreatePodWithClaims(pod, tuple(c for c in claims if c.name not in view.claims))
 
 
@@ -234,7 +234,7 @@ def _revision_for(wanted: StatefulSet, ordinal: int, held: History) -> Revision:
     return held.current if ordinal < identity.start(wanted) + keeps else held.update
 
 
-def _owned(view: View, pod: Pod, *, given_up: bool) -> Iterator[SetOwnerRefs | Say]:
+def _set_owners(view: View, pod: Pod, *, given_up: bool) -> Iterator[SetOwnerRefs | Say]:
     _, ordinal = identity.parse(pod.name)
     for template in view.wanted.spec.volume_claim_templates:
         claim = view.claims.get(identity.claim_name(template.name, view.wanted, ordinal))

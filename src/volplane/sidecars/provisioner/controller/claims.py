@@ -118,7 +118,7 @@ class ProvisionerMemory:
             if self.turns is not None:
                 self.turns.forget(old.uid)
 
-    def abandoned(self, key: str, claim: PersistentVolumeClaim | None) -> list[Attempt]:
+    def abandoned_attempts(self, key: str, claim: PersistentVolumeClaim | None) -> list[Attempt]:
         """Calls that are open for a claim that is gone, whose finalizer was removed by force."""
         if claim is not None and claim.uid in self.attempts:
             return []  # of one name there is only one in work
@@ -226,7 +226,7 @@ class Claims(Controller[str, ClaimInputs, Step]):
 
     def view(self, key: str) -> ClaimInputs | None:
         claim = self.claims.at(key)
-        abandoned = self.memory.abandoned(key, claim)
+        abandoned = self.memory.abandoned_attempts(key, claim)
         if claim is None:
             return ClaimInputs(key, None, abandoned) if abandoned else None
         inputs = self._inputs(claim)

@@ -1,7 +1,7 @@
 """Who makes the volume of a claim that no node was chosen for, where a driver runs on every node.
 
 Each provisioner waits a random while, longer after each time in vain; whoever comes first and has room writes
-its node on the claim. The subtle thing: the write goes over the very version of the claim that was looked at,
+its node on the claim. The write goes over the very version of the claim that was looked at,
 so that two who come at the same time cannot both have it.
 """
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+from msgspec import Struct
 
 from volplane.api.core import Pod
 from volplane.base import clock
@@ -11,7 +14,11 @@ from volplane.loops.controller import Controller
 from volplane.rules.pods import has_ended
 
 
-class Kubelets(Controller[str]):
+class ServePod(Struct, frozen=True):
+    """Bind the pod, show it as running, or remove it."""
+
+
+class Kubelets(Controller[str, Pod, ServePod]):
     """Binds every pod to one of `nodes` and makes it Ready at once; `unready` and `hung` name exceptions."""
 
     name = "test-kubelets"
@@ -27,10 +34,14 @@ class Kubelets(Controller[str]):
     def setup(self) -> None:
         self.pods = self.watch(Pod, lambda old, new: [new.key] if new else [])
 
-    async def reconcile(self, key: str) -> None:
-        pod = self.pods.at(key)
-        if pod is None:
-            return
+    def view(self, key: str) -> Pod | None:
+        return self.pods.at(key)
+
+    def plan(self, view: Pod) -> Iterator[ServePod]:
+        yield ServePod()
+
+    async def act(self, key: str, view: Pod, step: ServePod) -> None:
+        pod = view
         if not pod.spec.node_name:
             alive = [n for n in self.nodes if n not in self.dead]
             self.turn += 1

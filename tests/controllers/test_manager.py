@@ -6,7 +6,7 @@ import pytest
 
 from volplane.apiserver.core import Core
 from volplane.client.client import Client
-from volplane.controllers.manager import CONTROLLERS, Settings, UnknownController, build, chosen
+from volplane.controllers.manager import CONTROLLERS, Settings, UnknownController, build, select_controllers
 from volplane.store.memory import MemoryStore
 
 
@@ -31,11 +31,11 @@ async def test_settings_reach_the_controllers() -> None:
 
 
 def test_names_choose() -> None:
-    assert chosen(("*",)) == list(CONTROLLERS)
-    assert chosen(("namespace-controller",)) == ["namespace-controller"]
-    assert "namespace-controller" not in chosen(("*", "-namespace-controller"))
+    assert select_controllers(("*",)) == list(CONTROLLERS)
+    assert select_controllers(("namespace-controller",)) == ["namespace-controller"]
+    assert "namespace-controller" not in select_controllers(("*", "-namespace-controller"))
 
 
 def test_an_unknown_name_is_told_with_the_known_ones() -> None:
     with pytest.raises(UnknownController, match="no controller is called 'nonsense'; there are: persistent"):
-        chosen(("*", "-nonsense"))
+        select_controllers(("*", "-nonsense"))

@@ -19,7 +19,7 @@ from volplane.explain.answer import Answer, State, Step
 from volplane.explain.asking import Subject, explain
 from volplane.explain.roles import Roles
 from volplane.explain.scene import Scene
-from volplane.loops.waits import Told
+from volplane.loops.wait_reports import WaitReport
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 DRIVER = objects.DRIVER
@@ -127,13 +127,16 @@ def lease(name: str, holder: str, *, ago: float = 2, namespace: str = "kube-syst
     return codec.convert(Lease, {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
 
 
-def wait(role: str, key: str, why: str, *, since: float = 30, left: float | None = None) -> Told:
+def wait(role: str, key: str, why: str, *, since: float = 30, left: float | None = None) -> WaitReport:
     next_try = None if left is None else NOW + timedelta(seconds=left)
-    return Told(role, key, why, NOW - timedelta(seconds=since), next_try)
+    return WaitReport(role, key, why, NOW - timedelta(seconds=since), next_try)
 
 
 async def about(
-    subject: Resource, *others: Resource, roles: Sequence[Told] | None = None, unread: Sequence[str] = ()
+    subject: Resource,
+    *others: Resource,
+    roles: Sequence[WaitReport] | None = None,
+    unread: Sequence[str] = (),
 ) -> Answer:
     """What is said of the first object, in a cluster that has nothing else than these; `unread`: kinds that
     may not be read.

@@ -18,8 +18,13 @@ from volplane.explain.answer import Answer, done, later, waits
 from volplane.explain.asking import NoName, UnknownKind, subject
 from volplane.explain.scene import ago
 from volplane.explain.text import lines
-from volplane.loops import waits as telling
-from volplane.loops.waits import Told
+from volplane.loops.wait_reports import (
+    SUFFIX,
+    WaitRegistry,
+    WaitReport,
+    serve_wait_reports,
+    to_wall_time,
+)
 
 WAITING = Answer(
     "pod/default/web",
@@ -103,33 +108,33 @@ def test_what_cannot_be_explained_is_said_with_what_can() -> None:
 
 
 async def test_roles_tell_whoever_may_open_their_socket(tmp_path: Path) -> None:
-    path = tmp_path / f"{'deep' * 40}" / f"node-a{telling.SUFFIX}"  # longer than a socket's name may be
+    path = tmp_path / f"{'deep' * 40}" / f"node-a{SUFFIX}"  # longer than a socket's name may be
     path.parent.mkdir()
-    mine = Told("node/a", "volume", "target is busy", clock.wall(), telling.on_wall(clock.now() + 5))
+    mine = WaitReport("node/a", "volume", "target is busy", clock.wall(), to_wall_time(clock.now() + 5))
 
-    def source() -> list[Told]:
+    def source() -> list[WaitReport]:
         return [mine]
 
-    telling.sources.add(source)
-    try:
-        async with telling.telling(str(path)):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            found = await roles.ask(path.parent)
-            assert mine in found.told
-            assert (found.asked, list(found.silent)) == (True, [])
-    finally:
-        telling.sources.discard(source)
+    registry, another = WaitRegistry(), WaitRegistry()
+    registry.add(source)
+    async with serve_wait_reports(str(path), registry):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        found = await roles.ask(path.parent)
+        assert list(found.told) == [mine]
+        assert (found.asked, list(found.silent)) == (True, [])
+    async with serve_wait_reports(str(path), another):  # of another cluster in the same process
+        assert (await roles.ask(path.parent)).told == []
     assert not path.exists()
 
 
 async def test_a_role_that_is_gone_is_said_to_be_silent(tmp_path: Path) -> None:
-    path = tmp_path / f"scheduler{telling.SUFFIX}"
-    async with telling.telling(str(path)):
-        kept = tmp_path / f"node-a{telling.SUFFIX}"
+    path = tmp_path / f"scheduler{SUFFIX}"
+    async with serve_wait_reports(str(path), WaitRegistry()):
+        kept = tmp_path / f"node-a{SUFFIX}"
         path.rename(kept)  # a socket that nobody listens on any more is what kill -9 leaves
     found = await roles.ask(tmp_path)
     assert (found.asked, list(found.silent)) == (False, ["node-a"])
-    async with telling.telling(str(kept)):  # and the next life takes its place
+    async with serve_wait_reports(str(kept), WaitRegistry()):  # and the next life takes its place
         assert (await roles.ask(tmp_path)).asked
 
 

@@ -1,21 +1,22 @@
-"""The frame: a room is one plan and one controller; it reads its own writes, backs off, and says what it
-waits for.
-"""
+"""The frame of controllers: it reads its own writes, backs off, reports waits and events, runs batches."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
+from msgspec import Struct
 
 from tests.loops.inprocess import World, running, world
-from volplane.api.core import ConfigMap
+from volplane.api.core import ConfigMap, Event
 from volplane.api.errors import NotFound
 from volplane.api.meta import ObjectMeta
 from volplane.base import clock
-from volplane.loops.controller import Controller, Refused
+from volplane.client.client import Client
+from volplane.loops.controller import Controller, Outcome, Replan, RetryableError, Stop
 from volplane.loops.queue import Backoff
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait, normal
 
 pytestmark = pytest.mark.virtual
 
@@ -24,35 +25,82 @@ def config(name: str, **data: str) -> ConfigMap:
     return ConfigMap(metadata=ObjectMeta(name=name, namespace="default"), data=data)
 
 
-class Counting(Controller[str]):
+class CountUp(Struct, frozen=True):
+    """Write the next number."""
+
+    number: int
+
+
+class Refuse(Struct, frozen=True):
+    why: str
+
+
+class Linger(Struct, frozen=True):
+    """Act for a while."""
+
+
+class CountingMemory:
+    def __init__(self) -> None:
+        self.stale = 0  # views that were older than what was written
+        self.written: dict[str, int] = {}
+        self.planned: list[float] = []
+        self.acted: list[float] = []
+        self.seen: list[str] = []
+
+
+Step = CountUp | Refuse | Linger
+
+
+class Counting(Controller[str, ConfigMap, Step]):
     """Counts up `n` to `goal` by one write a time."""
 
     name = "counting"
     backoff = Backoff(1.0, 60.0)
 
+    def __init__(self, client: Client, *, resync: float = 0.0) -> None:
+        super().__init__(client, resync=resync)
+        self.memory = CountingMemory()  # kept over several runs, for the tests to look at
+
     def setup(self) -> None:
-        self.configs = self.watch(ConfigMap, self.keys)
-        self.stale = 0
-        self.told: dict[str, int] = {}
-        self.times: list[float] = []
+        self.configs = self.watch(ConfigMap, self.keys, observe=self.observe)
 
     def keys(self, old: ConfigMap | None, new: ConfigMap | None) -> Iterator[str]:
         if new is not None:
             yield new.key
 
-    async def reconcile(self, key: str) -> None:
-        self.times.append(clock.now())
-        config = self.configs.at(key)
-        if config is None or "goal" not in config.data:
-            return
-        n = int(config.data.get("n", "0"))
-        self.stale += n < self.told.get(key, 0)
-        if n < int(config.data["goal"]):
-            await self.client.patch(
-                ConfigMap, config.name, config.namespace, merge={"data": {"n": str(n + 1)}}
-            )
-            self.told[key] = n + 1
-            self.queue.add(key)  # at once, on purpose before the cache can know of the write
+    def observe(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        if new is not None:
+            self.memory.seen.append(new.key)
+
+    def view(self, key: str) -> ConfigMap | None:
+        return self.configs.at(key)
+
+    def plan(self, view: ConfigMap) -> Iterator[Step | CommonStep]:
+        goal = view.data.get("goal", "0")
+        if goal == "broken":
+            raise ValueError(goal)
+        n = int(view.data.get("n", "0"))
+        if n < int(goal):
+            yield CountUp(n + 1)
+
+    def update_memory(self, key: str, view: ConfigMap | None, steps: Sequence[Step | CommonStep]) -> None:
+        self.memory.planned.append(clock.now())
+        if view is not None:
+            self.memory.stale += int(view.data.get("n", "0")) < self.memory.written.get(key, 0)
+
+    async def act(self, key: str, view: ConfigMap, step: Step) -> Outcome[ConfigMap]:
+        self.memory.acted.append(clock.now())
+        match step:
+            case CountUp(number):
+                patch = {"data": {"n": str(number)}}
+                await self.client.patch(ConfigMap, view.name, view.namespace, merge=patch)
+                self.memory.written[key] = number
+                self.queue.add(key)  # at once, on purpose before the cache can know of the write
+            case Refuse(why):
+                raise RetryableError(why)
+            case Linger():
+                await asyncio.sleep(10)
+        return None
 
 
 async def test_a_key_is_planned_again_only_on_caches_that_know_what_it_wrote() -> None:
@@ -62,7 +110,7 @@ async def test_a_key_is_planned_again_only_on_caches_that_know_what_it_wrote() -
             for name in "abc":
                 await w.client.create(config(name, goal="20"))
             await asyncio.sleep(60)
-            assert controller.stale == 0
+            assert controller.memory.stale == 0
             found = await w.client.list(ConfigMap, "default")
             assert [c.data["n"] for c in found if c.name in "abc"] == ["20"] * 3
 
@@ -77,13 +125,11 @@ async def test_what_exists_already_is_worked_after_all_caches_are_synced() -> No
 
 class Failing(Counting):
     name = "failing"
-    left = 3
 
-    async def reconcile(self, key: str) -> None:
-        self.times.append(clock.now())
-        if key.endswith("/a") and self.left:
-            self.left -= 1
-            raise Refused(f"not yet, {self.left} to go")
+    def plan(self, view: ConfigMap) -> Iterator[Step | CommonStep]:
+        left = 3 - len(self.memory.acted)
+        if left and view.name == "a":
+            yield Refuse(f"not yet, {left - 1} to go")
 
 
 async def test_failures_come_back_with_a_growing_pause_and_say_why() -> None:
@@ -94,46 +140,31 @@ async def test_failures_come_back_with_a_growing_pause_and_say_why() -> None:
             await asyncio.sleep(0.5)
             assert [(x.key, x.why) for x in controller.waits] == [("default/a", "not yet, 2 to go")]
             await asyncio.sleep(100)
-        pauses = [round(b - a) for a, b in zip(controller.times, controller.times[1:], strict=False)]
+        pauses = [
+            round(b - a)
+            for a, b in zip(controller.memory.planned, controller.memory.planned[1:], strict=False)
+        ]
         assert pauses == [1, 2, 4]
         assert controller.waits == []
 
 
-class Glancing(Counting):
-    """Has nothing to do for whoever has reached the goal, and sees that at a glance."""
-
-    name = "glancing"
-
-    def setup(self) -> None:
-        super().setup()
-        self.glanced: list[str] = []
-
-    def glance(self, key: str) -> bool:
-        config = self.configs.at(key)
-        if config is not None and config.data.get("goal") == "broken":
-            raise ValueError(key)
-        reached = config is None or int(config.data.get("n", "0")) >= int(config.data.get("goal", "0"))
-        if reached:
-            self.glanced.append(key)
-        return reached
-
-
-async def test_who_has_nothing_to_do_is_not_worked_and_never_on_caches_that_are_behind() -> None:
+async def test_a_task_is_started_only_for_a_plan_with_something_to_act_on() -> None:
     async with world() as w:
-        controller = Glancing(w.role("glancing"))
+        controller = Counting(w.role("counting"))
         async with running(controller.run()):
             await w.client.create(config("a", goal="3"))
             await asyncio.sleep(60)
-            assert len(controller.times) == 3  # one for each write; the echo of the last is only looked at
-            assert controller.glanced.count("default/a") >= 1
-            assert controller.stale == 0
+            memory = controller.memory
+            assert len(memory.acted) == 3  # one for each write; the echo of the last is only planned
+            assert len(memory.planned) > 3
+            assert memory.stale == 0
             assert controller.queue.is_idle
             assert (await w.client.get(ConfigMap, "a", "default")).data["n"] == "3"
 
 
-async def test_a_look_clears_what_the_key_waited_for() -> None:
+async def test_a_plan_without_steps_clears_what_the_key_waited_for() -> None:
     async with world() as w:
-        controller = Glancing(w.role("glancing"))
+        controller = Counting(w.role("counting"))
         async with running(controller.run()):
             await w.client.create(config("a", goal="0"))
             await asyncio.sleep(1)
@@ -144,25 +175,105 @@ async def test_a_look_clears_what_the_key_waited_for() -> None:
             assert controller.waits == []
 
 
-async def test_a_look_that_fails_is_work() -> None:
+async def test_a_plan_that_fails_is_retried_and_says_why() -> None:
     async with world() as w:
-        controller = Glancing(w.role("glancing"))
+        controller = Counting(w.role("counting"))
         async with running(controller.run()):
             await w.client.create(config("a", goal="broken"))
             await asyncio.sleep(0.5)
-            assert [wait.key for wait in controller.waits] == ["default/a"]  # and is retried with its reason
-            assert len(controller.times) == 1
+            assert [(wait.key, wait.why) for wait in controller.waits] == [("default/a", "broken")]
+            await w.client.patch(ConfigMap, "a", "default", merge={"data": {"goal": "1"}})
+            await asyncio.sleep(5)
+        assert (await w.client.get(ConfigMap, "a", "default")).data["n"] == "1"
+
+
+class Reporting(Counting):
+    """Waits for a goal, and says so."""
+
+    name = "reporting"
+
+    def plan(self, view: ConfigMap) -> Iterator[Step | CommonStep]:
+        if view.data.get("goal"):
+            yield Requeue("default/other")
+        else:
+            yield normal("NoGoal", "it has no goal")
+            yield Wait(UNTIL_CHANGED, "no goal")
+
+    def subject(self, view: ConfigMap) -> ConfigMap:
+        return view
+
+
+async def test_waits_events_and_other_keys_are_the_frames_business() -> None:
+    async with world() as w:
+        controller = Reporting(w.role("reporting"))
+        async with running(controller.run()):
+            await w.client.create(config("a"))
+            await w.client.create(config("b", goal="1"))
+            await asyncio.sleep(5)
+            assert [(wait.key, wait.why) for wait in controller.waits] == [("default/a", "no goal")]
+            events = await w.client.list(Event, "default")
+            assert [(e.involved_object.name, e.reason) for e in events] == [("a", "NoGoal")]
+        assert controller.memory.acted == []
+        assert len(controller.memory.planned) == 3  # a, b, and the other, which does not exist
+
+
+class Sideways(Counting):
+    """Two slow steps side by side, then a step that ends the plan or makes a new one."""
+
+    name = "sideways"
+
+    def plan(self, view: ConfigMap) -> Iterator[Step | CommonStep]:
+        if "proven" in view.data:
+            yield CountUp(7)
+        else:
+            yield from (Linger(), Linger(), CountUp(0), CountUp(99))
+
+    def batches(self, steps: Sequence[Step | CommonStep]) -> Iterator[Sequence[Step | CommonStep]]:
+        yield [step for step in steps if isinstance(step, Linger)]
+        yield from ([step] for step in steps if not isinstance(step, Linger))
+
+    async def act(self, key: str, view: ConfigMap, step: Step) -> Outcome[ConfigMap]:
+        if step == CountUp(0):
+            self.memory.acted.append(clock.now())
+            if view.data.get("goal") == "stop":
+                return Stop()
+            return Replan(config(view.name, proven="yes"))
+        if isinstance(step, CountUp):
+            self.memory.written[key] = step.number
+            return None
+        return await super().act(key, view, step)
+
+
+async def test_steps_of_a_batch_run_side_by_side_and_a_step_can_end_or_replace_the_plan() -> None:
+    async with world() as w:
+        controller = Sideways(w.role("sideways"))
+        async with running(controller.run()):
+            for name, goal in (("a", "1"), ("b", "stop")):
+                begun = clock.now()
+                controller.memory.acted.clear()
+                await w.client.create(config(name, goal=goal))
+                await asyncio.sleep(50)
+                assert [round(at - begun) for at in controller.memory.acted] == [0, 0, 10]
+        assert controller.memory.written == {"default/a": 7}
 
 
 class Crowded(Counting):
     name = "crowded"
     workers = 2
 
-    async def reconcile(self, key: str) -> None:
-        self.told[key] = self.told.get(key, 0) + 1
-        self.stale = max(self.stale, sum(self.told.values()))
+    def plan(self, view: ConfigMap) -> Iterator[Step | CommonStep]:
+        yield Linger()
+
+    async def act(self, key: str, view: ConfigMap, step: Step) -> Outcome[ConfigMap]:
+        memory = self.memory
+        memory.written[key] = 1
+        memory.stale = max(memory.stale, sum(memory.written.values()))
         await asyncio.sleep(10)
-        self.told[key] -= 1
+        memory.written[key] = 0
+        return None
+
+    def update_memory(self, key: str, view: ConfigMap | None, steps: Sequence[Step | CommonStep]) -> None:
+        pass
 
 
 async def test_no_more_keys_are_in_work_than_there_are_workers() -> None:
@@ -172,17 +283,28 @@ async def test_no_more_keys_are_in_work_than_there_are_workers() -> None:
             for name in "abcdef":
                 await w.client.create(config(name))
             await asyncio.sleep(100)
-        assert controller.stale == 2
+        assert controller.memory.stale == 2
+
+
+async def test_what_is_there_is_observed_without_planning_for_readers_of_views() -> None:
+    async with world() as w:
+        await w.client.create(config("a", goal="1"))
+        controller = Counting(w.role("counting"))
+        await controller.sync_only()
+        view = controller.view("default/a")
+        assert view is not None
+        assert list(controller.plan(view)) == [CountUp(1)]
+        assert controller.memory.seen == ["default/a"]
+        assert controller.memory.planned == []
 
 
 async def test_resync_is_a_backstop() -> None:
     async with world() as w:
-        controller = Counting(w.role("counting"))
-        controller.resync = 600.0
+        controller = Counting(w.role("counting"), resync=600.0)
         async with running(controller.run()):
             await w.client.create(config("a"))
             await asyncio.sleep(1900)
-        assert len(controller.times) == 4
+        assert len(controller.memory.planned) == 4
 
 
 async def test_it_can_run_again_after_it_was_stopped() -> None:
@@ -196,10 +318,10 @@ async def test_it_can_run_again_after_it_was_stopped() -> None:
                     await w.client.patch(ConfigMap, "a", "default", merge={"data": {"goal": goal}})
                 await asyncio.sleep(10)
         assert (await w.client.get(ConfigMap, "a", "default")).data["n"] == "2"
-        before = len(controller.times)
+        before = len(controller.memory.planned)
         await w.client.patch(ConfigMap, "a", "default", merge={"data": {"goal": "3"}})
         await asyncio.sleep(10)
-        assert len(controller.times) == before
+        assert len(controller.memory.planned) == before
 
 
 async def test_the_clients_verbs_mean_what_they_say() -> None:

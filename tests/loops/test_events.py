@@ -27,7 +27,7 @@ async def told(client: Client, namespace: str = "default") -> list[Event]:
 async def test_an_event_has_the_shape_that_kubectl_describe_finds() -> None:
     async with world() as w, Recorder(w.client, "binder", host="worker-1") as events:
         events.normal(A, "Bound", "all is well")
-        await events.flushed()
+        await events.flush()
         (event,) = await told(w.client)
         about = event.involved_object
         assert (about.kind, about.api_version, about.namespace, about.name) == (
@@ -50,7 +50,7 @@ async def test_an_event_has_the_shape_that_kubectl_describe_finds() -> None:
 async def test_events_about_what_has_no_namespace_go_to_default() -> None:
     async with world() as w, Recorder(w.client, "binder") as events:
         events.warning(Node(metadata=ObjectMeta(name="worker-1")), "Lost", "no answer")
-        await events.flushed()
+        await events.flush()
         (event,) = await told(w.client)
         assert event.namespace == "default"
         assert event.involved_object.namespace == ""
@@ -61,7 +61,7 @@ async def test_repeats_are_counted_in_one_event() -> None:
         for _ in range(3):
             events.warning(A, "Failed", "no")
             await asyncio.sleep(5)
-        await events.flushed()
+        await events.flush()
         (event,) = await told(w.client)
         assert event.count == 3
         assert event.first_timestamp < event.last_timestamp
@@ -70,11 +70,11 @@ async def test_repeats_are_counted_in_one_event() -> None:
 async def test_a_repeat_of_an_event_that_expired_is_made_anew() -> None:
     async with world() as w, Recorder(w.client, "binder") as events:
         events.warning(A, "Failed", "no")
-        await events.flushed()
+        await events.flush()
         (event,) = await told(w.client)
         await w.client.delete(Event, event.name, "default")
         events.warning(A, "Failed", "no")
-        await events.flushed()
+        await events.flush()
         (again,) = await told(w.client)
         assert again.uid != event.uid
         assert again.count == 2
@@ -84,7 +84,7 @@ async def test_many_alike_become_one_combined_event() -> None:
     async with world() as w, Recorder(w.client, "binder") as events:
         for n in range(15):
             events.warning(A, "Failed", f"try {n}")
-        await events.flushed()
+        await events.flush()
         found = await told(w.client)
         assert len(found) == 10
         combined = [e for e in found if e.message.startswith("(combined from similar events): ")]
@@ -96,12 +96,12 @@ async def test_an_object_with_too_much_to_say_is_not_listened_to_for_a_while() -
     async with world() as w, Recorder(w.client, "binder") as events:
         for n in range(40):
             events.normal(A, f"Reason{n}", "x")
-        await events.flushed()
+        await events.flush()
         assert len(await told(w.client)) == 25
         await asyncio.sleep(301)
         events.normal(A, "Later", "x")
         events.normal(A, "TooSoon", "x")
-        await events.flushed()
+        await events.flush()
         assert len(await told(w.client)) == 26
 
 
@@ -111,7 +111,7 @@ async def test_telling_never_waits_and_the_backlog_is_bounded(monkeypatch: pytes
         for n in range(module.BACKLOG + 50):
             events.normal(ConfigMap(metadata=ObjectMeta(name=f"c{n}", namespace="default")), "X", "x")
         async with events:
-            await events.flushed()
+            await events.flush()
         assert len(await w.client.list(Event, "default")) == module.BACKLOG
 
 
@@ -137,9 +137,9 @@ async def test_an_unreachable_server_is_tried_again_a_refusal_is_not(monkeypatch
         monkeypatch.setattr(w.client, "create", flaky)
         async with Recorder(w.client, "binder") as events:
             events.normal(A, "Patient", "x")
-            await events.flushed()
+            await events.flush()
             answers.append(APIError("no"))
             events.normal(A, "Refused", "x")
-            await events.flushed()
+            await events.flush()
         assert calls == ["Patient", "Patient", "Patient", "Refused"]
         assert [e.reason for e in await told(w.client)] == ["Patient"]

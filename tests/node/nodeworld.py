@@ -344,7 +344,7 @@ class NodeWorld:
     async def messages(self) -> list[str]:
         """What users have been told by the node."""
         assert self.role is not None
-        await self.role.events.flushed()
+        await self.role.events.flush()
         return [e.message for e in await self.client.list(Event, "default")]
 
     async def until_told(self, part: str) -> str:

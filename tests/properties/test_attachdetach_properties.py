@@ -14,7 +14,7 @@ from msgspec import structs
 from volplane.api import codec
 from volplane.api.core import Pod
 from volplane.controllers.attachdetach import plan as p
-from volplane.controllers.attachdetach.plan import Held, Place, View, plan
+from volplane.controllers.attachdetach.plan import ExistingAttachment, NodeFacts, View, plan
 from volplane.rules.steps import Wait
 
 NODES = ("a", "b", "c")
@@ -27,13 +27,13 @@ class Disk:
     def __init__(self, shared: bool) -> None:
         self.shared = shared
         self.wanted: set[str] = set()
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, ExistingAttachment] = {}
         self.listed: set[str] = set()
         self.in_use: set[str] = set()
         self.told: set[str] = set()
 
     def view(self) -> View:
-        places = {n: Place(in_use=n in self.in_use, listed=n in self.listed) for n in NODES}
+        places = {n: NodeFacts(in_use=n in self.in_use, listed=n in self.listed) for n in NODES}
         held = [self.held[n] for n in sorted(self.held)]
         wanted = {n: [POD] for n in self.wanted}
         return View(
@@ -42,9 +42,9 @@ class Disk:
             "h",
             shareable=self.shared,
             wanted=wanted,
-            held=held,
-            places=places,
-            told=frozenset(self.told),
+            attachments=held,
+            nodes=places,
+            reported=frozenset(self.told),
         )
 
     def control(self, most: int = 99) -> bool:
@@ -52,21 +52,21 @@ class Disk:
         wrote = False
         for step in list(plan(self.view()))[:most]:
             match step:
-                case p.Attach(node):
-                    self.held.setdefault(node, Held(node, f"va-{node}"))
-                case p.Detach(held, check):
+                case p.CreateAttachment(node):
+                    self.held.setdefault(node, ExistingAttachment(node, f"va-{node}"))
+                case p.DeleteAttachment(held, check):
                     if check and held.node in self.in_use:
                         return wrote  # the live look fails, and so does the round
                     assert held.node not in self.in_use, "detached under a healthy node's mount"
                     assert held.node not in self.listed, "detached while the node was told it is attached"
                     self.held[held.node] = structs.replace(held, deleting=True)
-                case p.List(node):
+                case p.AddToVolumesAttached(node):
                     self.listed.add(node)
-                case p.Unlist(node):
+                case p.RemoveFromVolumesAttached(node):
                     self.listed.discard(node)
-                case p.Conflict(node):
+                case p.ReportMultiAttach(node):
                     self.told.add(node)
-                case Wait() | p.Fail():
+                case Wait() | p.ReportAttachFailure():
                     continue
             wrote = True
         self.told &= self.wanted

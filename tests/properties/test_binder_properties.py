@@ -57,13 +57,18 @@ class World:
     def act(self, step: object) -> bool:
         """Whether the step wrote anything."""
         match step:
-            case s.Take(target) | s.Turn(target) | s.Unbind(target):
+            case s.SetClaimRef(target) | s.SetVolumePhase(target) | s.UnbindVolume(target):
                 self.volumes[target.name] = merged(self.volumes[target.name], step.patch)
-            case s.Point(_, target) | s.Settle(target) | s.Adopt(target) | s.HandOff(target):
+            case (
+                s.SetVolumeName(_, target)
+                | s.SetClaimStatus(target)
+                | s.SetDefaultClass(target)
+                | s.SetProvisioner(target)
+            ):
                 self.claims[target.name] = merged(self.claims[target.name], step.patch)
-            case s.Amend(PersistentVolume() as target):
+            case s.FixMetadata(PersistentVolume() as target):
                 self.volumes[target.name] = merged(self.volumes[target.name], step.patch)
-            case s.Amend(target):
+            case s.FixMetadata(target):
                 self.claims[target.name] = merged(self.claims[target.name], step.patch)
             case _:
                 return False

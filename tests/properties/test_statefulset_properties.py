@@ -52,27 +52,27 @@ class Plane:
 
     def act(self, step: Any) -> None:
         match step:
-            case plan.Record(made):
+            case plan.CreateRevision(made):
                 self.revisions[made.name] = made
-            case plan.Renumber(held, number):
+            case plan.SetRevisionNumber(held, number):
                 self.revisions[held.name] = structs.replace(held, number=number)
-            case plan.Forget(held):
+            case plan.DeleteRevision(held):
                 self.revisions.pop(held.name)
-            case plan.Report(status):
+            case plan.SetStatefulSetStatus(status):
                 self.wanted = structs.replace(self.wanted, status=status)
-            case plan.Create(made, claims) | plan.Supply(made, claims):
+            case plan.CreatePodWithClaims(made, claims) | plan.CreateClaims(made, claims):
                 for claim in claims:
                     self.claims.setdefault(claim.name, claim)
-                if isinstance(step, plan.Create):
+                if isinstance(step, plan.CreatePodWithClaims):
                     assert made.name not in self.pods
                     self.uids += 1
                     meta = structs.replace(made.metadata, uid=f"u{self.uids}")
                     status = PodStatus(phase="Pending")
                     self.pods[made.name] = structs.replace(made, metadata=meta, status=status)
-            case plan.Own(claim, owners):
+            case plan.SetOwnerRefs(claim, owners):
                 meta = structs.replace(claim.metadata, owner_references=owners)
                 self.claims[claim.name] = structs.replace(claim, metadata=meta)
-            case plan.Delete(gone):
+            case plan.DeletePod(gone):
                 meta = structs.replace(gone.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
                 self.pods[gone.name] = structs.replace(self.pods[gone.name], metadata=meta)
             case _:

@@ -25,14 +25,13 @@ from volplane.api.storage import (
 from volplane.sidecars.attacher.plan import (
     NODE_ID,
     Driver,
-    HoldVolume,
+    MarkAttached,
     Publish,
     Refuse,
     Step,
-    Trust,
     Unpublish,
+    has_news,
     is_disputed,
-    is_worth_a_look,
     may_release,
     plan,
 )
@@ -91,7 +90,7 @@ NOTHING: list[Step] = []
 CASES: dict[str, tuple[list[Step], list[Step]]] = {
     "a new attachment holds the volume, then is published": (
         list(plan(attachment(), volume(), node(), DRIVER)),
-        [HoldVolume("pv1"), PUBLISH],
+        [structs.replace(PUBLISH, hold="pv1")],
     ),
     "a volume that is held already is only published": (
         list(plan(attachment(), volume(held=True), node(), DRIVER)),
@@ -219,7 +218,7 @@ CASES: dict[str, tuple[list[Step], list[Step]]] = {
     ),
     "a driver that does not attach: trusted": (
         list(plan(attachment(), None, None, Driver(DRIVER.name, attaches=False))),
-        [Trust()],
+        [MarkAttached()],
     ),
     "and let go at once": (
         list(plan(attachment(deleting=True), None, None, Driver(DRIVER.name, attaches=False))),
@@ -245,11 +244,11 @@ def test_a_change_that_only_tells_of_an_error_keeps_the_backoff() -> None:
         before, status=VolumeAttachmentStatus(attach_error=VolumeError(time=NOW, message="no"))
     )
     deleted = structs.replace(before, metadata=structs.replace(before.metadata, deletion_timestamp=NOW))
-    assert not is_worth_a_look(before, failed)
-    assert not is_worth_a_look(failed, before)
-    assert is_worth_a_look(failed, deleted)
-    assert is_worth_a_look(before, before)  # a resync
-    assert is_worth_a_look(None, before)
+    assert not has_news(before, failed)
+    assert not has_news(failed, before)
+    assert has_news(failed, deleted)
+    assert has_news(before, before)  # a resync
+    assert has_news(None, before)
 
 
 def test_a_volume_is_released_when_it_is_to_go_and_nothing_attaches_it() -> None:

@@ -14,7 +14,15 @@ from volplane.api.core import Node, Taint
 from volplane.api.storage import CSINode
 from volplane.rules.steps import UNTIL_CHANGED, Wait
 from volplane.sidecars.fencer.controller import Fencer
-from volplane.sidecars.fencer.plan import PERIOD, PROVEN, Fence, Release, plan
+from volplane.sidecars.fencer.plan import (
+    PERIOD,
+    PROVEN,
+    AddFenceTaint,
+    CheckInstance,
+    FencerView,
+    RemoveFenceTaint,
+    plan,
+)
 
 OTHER = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
 BY_HAND = Taint(key=PROVEN.key, value="by-hand", effect="NoExecute")
@@ -33,17 +41,27 @@ UNKNOWN = Wait(UNTIL_CHANGED, "a does not answer, and nobody knows which instanc
     ("found", "instance", "off", "steps"),
     [
         pytest.param(tainted(True), "i-1", False, [], id="it answers"),
-        pytest.param(tainted(False, OTHER), "i-1", True, [Fence((OTHER, PROVEN))], id="silent and off"),
+        pytest.param(
+            tainted(False, OTHER), "i-1", True, [AddFenceTaint((OTHER, PROVEN))], id="silent and off"
+        ),
         pytest.param(tainted(False), "i-1", False, [RUNNING], id="silent, but on"),
         pytest.param(tainted(False), "", False, [UNKNOWN], id="silent, and nobody knows its instance"),
         pytest.param(tainted(False, PROVEN), "i-1", True, [], id="fenced already"),
         pytest.param(tainted(False, BY_HAND), "i-1", True, [], id="an operator was faster"),
-        pytest.param(tainted(True, PROVEN, OTHER), "i-1", False, [Release((OTHER,))], id="back again"),
+        pytest.param(
+            tainted(True, PROVEN, OTHER), "i-1", False, [RemoveFenceTaint((OTHER,))], id="back again"
+        ),
         pytest.param(tainted(True, BY_HAND), "i-1", False, [], id="an operator's taint is the operator's"),
     ],
 )
 def test_plan(found: Node, instance: str, off: bool, steps: list[Any]) -> None:
-    assert list(plan(found, instance, off)) == steps
+    assert list(plan(FencerView(found, instance, off))) == steps
+
+
+def test_the_cloud_is_asked_only_about_a_node_that_is_not_ready_and_whose_instance_is_known() -> None:
+    assert list(plan(FencerView(tainted(False), "i-1"))) == [CheckInstance("i-1")]
+    assert list(plan(FencerView(tainted(True), "i-1"))) == []
+    assert not any(isinstance(step, CheckInstance) for step in plan(FencerView(tainted(False), "")))
 
 
 @pytest.mark.virtual

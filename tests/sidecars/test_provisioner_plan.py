@@ -36,13 +36,13 @@ from volplane.sidecars.provisioner.plan import (
     Driver,
     Fail,
     Hold,
+    ProvisionInputs,
     Refuse,
     Release,
-    Settle,
-    World,
-    claim_facts,
+    RemoveIntent,
     plan,
     reclaim,
+    relevant_claim_fields,
 )
 from volplane.sidecars.provisioner.topology import Requirement
 
@@ -88,7 +88,7 @@ def storage_class(provisioner: str = NAME, mode: str = "Immediate", **parameters
     )
 
 
-FAST = World(storage_class=storage_class())
+FAST = ProvisionInputs(storage_class=storage_class())
 ORDER = Order(
     driver=NAME,
     name="pvc-1234-5678",
@@ -100,11 +100,11 @@ ORDER = Order(
 )
 VOLUME = PersistentVolume(metadata=ObjectMeta(name="pvc-1234-5678"))
 NOTED = {**ASKED, INTENT: orders.written(ORDER)}
-DELAYED = World(storage_class=storage_class(mode="WaitForFirstConsumer"))
+DELAYED = ProvisionInputs(storage_class=storage_class(mode="WaitForFirstConsumer"))
 SNAPSHOT = TypedLocalObjectReference(api_group="snapshot.storage.k8s.io", kind="VolumeSnapshot", name="s")
 POPULATED = TypedLocalObjectReference(api_group="populator.example.com", kind="Seed", name="s")
 
-CASES: dict[str, tuple[PersistentVolumeClaim, World, Order | None, list[object]]] = {
+CASES: dict[str, tuple[PersistentVolumeClaim, ProvisionInputs, Order | None, list[object]]] = {
     "asked by the annotation": (claim(), FAST, None, [Create(ORDER)]),
     "asked by the old annotation": (
         claim(annotations={binding.BETA_STORAGE_PROVISIONER: NAME}),
@@ -128,11 +128,11 @@ CASES: dict[str, tuple[PersistentVolumeClaim, World, Order | None, list[object]]
     "has a volume already": (claim(volume_name="pv"), FAST, None, []),
     "its class is gone": (
         claim(),
-        World(),
+        ProvisionInputs(),
         None,
         [Fail('storageclass.storage.k8s.io "fast" not found', quiet=True)],
     ),
-    "its class is another's": (claim(), World(storage_class=storage_class("other")), None, []),
+    "its class is another's": (claim(), ProvisionInputs(storage_class=storage_class("other")), None, []),
     "waits for its first consumer": (claim(), DELAYED, None, []),
     "its consumer's node is known": (
         claim(annotations={**ASKED, binding.SELECTED_NODE: "worker-1"}),
@@ -140,12 +140,12 @@ CASES: dict[str, tuple[PersistentVolumeClaim, World, Order | None, list[object]]
         None,
         [Create(structs.replace(ORDER, node="worker-1"))],
     ),
-    "its volume exists": (claim(), World(storage_class=storage_class(), volume=VOLUME), None, []),
+    "its volume exists": (claim(), ProvisionInputs(storage_class=storage_class(), volume=VOLUME), None, []),
     "its volume exists and the order is still there: settled": (
         claim(annotations=NOTED, finalizers=(INTENT,)),
-        World(storage_class=storage_class(), volume=VOLUME),
+        ProvisionInputs(storage_class=storage_class(), volume=VOLUME),
         ORDER,
-        [Settle()],
+        [RemoveIntent()],
     ),
     "an order under way goes on": (
         claim(annotations=NOTED, finalizers=(INTENT,)),
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, World, Order | None, list[object]]
     ),
     "also when the class is gone": (
         claim(annotations=NOTED, finalizers=(INTENT,)),
-        World(),
+        ProvisionInputs(),
         ORDER,
         [Create(ORDER)],
     ),
@@ -186,7 +186,7 @@ CASES: dict[str, tuple[PersistentVolumeClaim, World, Order | None, list[object]]
     ),
     "a parameter that only looks like ours": (
         claim(),
-        World(storage_class=storage_class(**{"csi.storage.k8s.io/foo": "x"})),
+        ProvisionInputs(storage_class=storage_class(**{"csi.storage.k8s.io/foo": "x"})),
         None,
         [
             Fail(
@@ -197,13 +197,13 @@ CASES: dict[str, tuple[PersistentVolumeClaim, World, Order | None, list[object]]
     ),
     "the driver called it infeasible": (
         claim(),
-        World(storage_class=storage_class(), infeasible=("class-1", 120.0)),
+        ProvisionInputs(storage_class=storage_class(), infeasible=("class-1", 120.0)),
         None,
         [Wait(120.0, "the driver says that this class can never make the volume")],
     ),
     "and the class was made anew since": (
         claim(),
-        World(storage_class=storage_class(), infeasible=("class-0", 120.0)),
+        ProvisionInputs(storage_class=storage_class(), infeasible=("class-0", 120.0)),
         None,
         [Create(ORDER)],
     ),
@@ -240,9 +240,9 @@ def test_beside_a_driver_on_every_node_an_order_is_that_nodes_own(node: str, goe
     notes = {**ASKED, binding.SELECTED_NODE: "worker-1", INTENT: orders.written(order)}
     noted = claim(annotations=notes, finalizers=(INTENT,))
     here = structs.replace(DRIVER, node=node)
-    made = World(storage_class=storage_class(), volume=VOLUME)
+    made = ProvisionInputs(storage_class=storage_class(), volume=VOLUME)
     assert list(plan(noted, FAST, order, here)) == ([Create(order)] if goes_on else [])
-    assert list(plan(noted, made, order, here)) == ([Settle()] if goes_on else [])
+    assert list(plan(noted, made, order, here)) == ([RemoveIntent()] if goes_on else [])
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_driver_without_the_calls_is_refused(driver: Driver, missing: str) -> 
     assert missing in step.why
 
 
-def ordered(driver: Driver = DRIVER, world: World = FAST, **spec: Any) -> Order:
+def ordered(driver: Driver = DRIVER, world: ProvisionInputs = FAST, **spec: Any) -> Order:
     (step,) = plan(claim(**spec), world, None, driver)
     assert isinstance(step, Create), step
     return step.order
@@ -275,7 +275,9 @@ def test_the_order_carries_what_the_class_and_the_flags_say() -> None:
     )
     parameters = {"type": "gp3", "csi.storage.k8s.io/fstype": "xfs", "csiNodeStageSecretName": "x"}
     parameters["csiNodeStageSecretNamespace"] = "y"
-    world = World(storage_class=structs.replace(storage_class(**parameters), mount_options=("noatime",)))
+    world = ProvisionInputs(
+        storage_class=structs.replace(storage_class(**parameters), mount_options=("noatime",))
+    )
     order = ordered(driver, world, access_modes=("ReadOnlyMany",))
     assert order.name == "disk-123456"
     assert order.fs_type == "xfs"
@@ -460,6 +462,10 @@ def test_a_driver_that_does_not_attach_does_not_wait_for_attachments() -> None:
 
 
 def test_our_own_notes_are_no_news() -> None:
-    assert claim_facts(claim()) == claim_facts(claim(annotations=NOTED, finalizers=(INTENT,)))
-    assert claim_facts(claim()) != claim_facts(claim(annotations={**ASKED, binding.SELECTED_NODE: "n"}))
-    assert claim_facts(claim()) != claim_facts(claim(deleting=True))
+    assert relevant_claim_fields(claim()) == relevant_claim_fields(
+        claim(annotations=NOTED, finalizers=(INTENT,))
+    )
+    assert relevant_claim_fields(claim()) != relevant_claim_fields(
+        claim(annotations={**ASKED, binding.SELECTED_NODE: "n"})
+    )
+    assert relevant_claim_fields(claim()) != relevant_claim_fields(claim(deleting=True))

@@ -13,6 +13,7 @@ from volplane.cli.options import options
 from volplane.cli.running import connect, serve, until
 from volplane.controllers import manager
 from volplane.controllers.manager import Settings, UnknownController
+from volplane.loops.wait_reports import WaitRegistry
 
 
 @click.command()
@@ -28,13 +29,14 @@ def command(settings: Settings, kubeconfig: str, root_ca_file: str) -> None:
             settings = structs.replace(settings, root_ca=Path(root_ca_file).read_text())
         except OSError as error:
             raise Failure(f"--root-ca-file {root_ca_file}: {error.strerror}") from error
-    serve(lambda stop: _serve(settings, kubeconfig, stop))
+    registry = WaitRegistry()
+    serve(lambda stop: _serve(settings, kubeconfig, registry, stop), wait_registry=registry)
 
 
-async def _serve(settings: Settings, kubeconfig: str, stop: asyncio.Event) -> None:
+async def _serve(settings: Settings, kubeconfig: str, registry: WaitRegistry, stop: asyncio.Event) -> None:
     client = connect(kubeconfig, "kube-controller-manager")
     try:
-        await until(stop, manager.run(client, settings))
+        await until(stop, manager.run(client, settings, wait_registry=registry))
     except UnknownController as error:
         raise Failure(f"--controllers: {error}") from error
     finally:

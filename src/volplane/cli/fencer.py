@@ -10,6 +10,7 @@ from volplane.cli.account import account
 from volplane.cli.running import connect, serve, until
 from volplane.drivers import ebs
 from volplane.host import Host
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import fencer
 
 
@@ -20,15 +21,17 @@ def command(kubeconfig: str) -> None:
 
     The disk service and the keys come from AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
     """
-    serve(lambda stop: _work(kubeconfig, stop))
+    registry = WaitRegistry()
+    serve(lambda stop: _work(kubeconfig, registry, stop), wait_registry=registry)
 
 
-async def _work(kubeconfig: str, stop: asyncio.Event) -> None:
+async def _work(kubeconfig: str, registry: WaitRegistry, stop: asyncio.Event) -> None:
     host = Host()
     client = connect(kubeconfig, "node-fencer")
     ec2 = await ebs.connect(account(), host)
     try:
-        await until(stop, fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off))
+        work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off, wait_registry=registry)
+        await until(stop, work)
     finally:
         await ec2.close()
         await client.close()

@@ -18,6 +18,7 @@ from volplane.cluster.brought import BadImage, program
 from volplane.cluster.images import Kit, by_account, images
 from volplane.drivers import ebs
 from volplane.host import Host
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.node import runner
 from volplane.node.programs import Program, Programs
 from volplane.node.settings import NodeSettings, pki_of
@@ -68,11 +69,11 @@ def command(
             await until(stop, _join(name_of(settings), bootstrap_kubeconfig, kubeconfig, pki_of(settings)))
         # Whoever is a node may have to take down what an earlier life has left, however early it is stopped.
         if not bootstrap_kubeconfig or _has_joined(kubeconfig):
-            await _serve(
-                settings, kubeconfig, cover, latency, _programs(mapped, programs_file), shared_dir, stop
-            )
+            programs = _programs(mapped, programs_file)
+            await _serve(settings, kubeconfig, cover, latency, programs, shared_dir, registry, stop)
 
-    serve(work)
+    registry = WaitRegistry()
+    serve(work, wait_registry=registry)
 
 
 def _programs(mapped: tuple[str, ...], file: str) -> Programs:
@@ -109,15 +110,25 @@ async def _serve(
     latency: str,
     standing: Programs,
     shared_dir: str,
+    registry: WaitRegistry,
     stop: asyncio.Event,
 ) -> None:
     client = connect(kubeconfig, "kubelet")
     host = Host()
     places = {name_of(settings): ebs.Place(settings.instance_id, settings.zone, latency=latency)}
-    kit = Kit(by_account, host, account(), places, shared_dir)
+    kit = Kit(by_account, host, account(), places, shared_dir, registry)
     try:
         own = images(kit, standing)
-        await runner.run(settings, client, host, own, stop=stop, cover=cover, programs=standing)
+        await runner.run(
+            settings,
+            client,
+            host,
+            own,
+            stop=stop,
+            cover=cover,
+            programs=standing,
+            wait_registry=registry,
+        )
     finally:
         await client.close()
         await client.transport.close()

@@ -22,7 +22,7 @@ from volplane.base.locks import Locked
 from volplane.cli.connecting import connect as connect
 from volplane.cli.failure import Failure
 from volplane.cluster.errors import CannotStart
-from volplane.loops import waits
+from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
 from volplane.store import Failed, InUse
 from volplane.web import BadAddress, PortInUse
 
@@ -36,11 +36,16 @@ CLOSED = "the handler is closed"  # uvloop's word for a connection that both end
 
 
 def serve(
-    work: Callable[[asyncio.Event], Awaitable[None]], *, level: str = "INFO", files: int = FEWEST_FILES
+    work: Callable[[asyncio.Event], Awaitable[None]],
+    *,
+    level: str = "INFO",
+    files: int = FEWEST_FILES,
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
     """Run `work(stop)` to its end; SIGINT and SIGTERM set `stop`, a second one ends at once.
 
-    `files`: how many must be open at a time.
+    `files`: how many must be open at a time. `wait_registry`: what its roles wait for, reported on the socket
+    that $VOLPLANE_WAITS names.
     """
     log.setup(level)
     need_descriptors(files)
@@ -48,7 +53,7 @@ def serve(
     memory.look_less_often()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_until_signalled(work))
+            runner.run(_until_signalled(work, wait_registry or WaitRegistry()))
     except Exception as error:
         if words := in_words(error):
             raise Failure(words) from error
@@ -125,7 +130,7 @@ class Stops:
             os._exit(1)
 
 
-async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]], registry: WaitRegistry) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(complain)
@@ -141,7 +146,7 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
     tidying = asyncio.create_task(memory.keep_tidy(), name="memory")
     place = os.environ.get("VOLPLANE_WAITS")
     try:
-        async with waits.telling(place) if place else nullcontext():
+        async with serve_wait_reports(place, registry) if place else nullcontext():
             await work(stop)
     finally:
         tidying.cancel()

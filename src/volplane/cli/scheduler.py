@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import click
 
 from volplane import scheduler
 from volplane.cli.running import connect, serve, until
+from volplane.loops.wait_reports import WaitRegistry
 
 
 @click.command()
@@ -27,13 +29,19 @@ from volplane.cli.running import connect, serve, until
 )
 def command(kubeconfig: str, scheduler_name: str, bind_timeout_seconds: int) -> None:
     """Assign pods to nodes until stopped."""
-    serve(lambda stop: _serve(kubeconfig, scheduler_name, bind_timeout_seconds, stop))
+    registry = WaitRegistry()
+    work = partial(_serve, kubeconfig, scheduler_name, bind_timeout_seconds, registry)
+    serve(work, wait_registry=registry)
 
 
-async def _serve(kubeconfig: str, scheduler_name: str, patience: float, stop: asyncio.Event) -> None:
+async def _serve(
+    kubeconfig: str, scheduler_name: str, patience: float, registry: WaitRegistry, stop: asyncio.Event
+) -> None:
     client = connect(kubeconfig, "kube-scheduler")
     try:
-        work = scheduler.run(client, scheduler_name=scheduler_name, bind_timeout=patience)
+        work = scheduler.run(
+            client, scheduler_name=scheduler_name, bind_timeout=patience, wait_registry=registry
+        )
         await until(stop, work)
     finally:
         await client.close()

@@ -13,7 +13,8 @@ from msgspec import Struct
 from volplane.cli.failure import Failure
 from volplane.cli.options import options
 from volplane.cli.running import connect, serve, until
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
+from volplane.loops.wait_reports import WaitRegistry
 
 
 def verb(
@@ -21,13 +22,16 @@ def verb(
 ) -> click.Command:
     """A command with the sidecar's own flags and --kubeconfig."""
 
-    async def work(chosen: Any, kubeconfig: str, master: str, stop: asyncio.Event) -> None:
+    async def work(
+        chosen: Any, kubeconfig: str, master: str, registry: WaitRegistry, stop: asyncio.Event
+    ) -> None:
         client = connect(kubeconfig, component, server=master)
         identity = os.environ.get("POD_NAME", os.uname().nodename)
         namespace = os.environ.get("POD_NAMESPACE", os.environ.get("NAMESPACE", "default"))
         try:
-            await until(stop, run(client, chosen, identity=identity, namespace=namespace))
-        except Unable as error:
+            own = {"identity": identity, "namespace": namespace, "wait_registry": registry}
+            await until(stop, run(client, chosen, **own))
+        except Unsupported as error:
             raise Failure(str(error)) from error
         finally:
             await client.close()
@@ -38,6 +42,7 @@ def verb(
     @click.option("--master", default="", metavar="URL", help="API server; overrides the kubeconfig")
     @click.version_option(package_name="volplane", message="%(version)s")
     def command(settings: Any, kubeconfig: str, master: str) -> None:
-        serve(lambda stop: work(settings, kubeconfig, master, stop))
+        registry = WaitRegistry()
+        serve(lambda stop: work(settings, kubeconfig, master, registry, stop), wait_registry=registry)
 
     return click.command(help=about)(command)

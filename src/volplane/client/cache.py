@@ -146,6 +146,10 @@ class Cache(Generic[T]):
     async def synced(self) -> None:
         await self._synced.wait()
 
+    @property
+    def is_live(self) -> bool:
+        return self._live.is_set()
+
     async def live(self) -> None:
         """Until the server is heard again, for decisions that must not rest on what was so before it went."""
         await self._live.wait()

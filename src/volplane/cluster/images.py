@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from volplane.base.settings import BadFlag, parse
 from volplane.client import kubeconfig
@@ -21,7 +21,8 @@ from volplane.client.client import Client
 from volplane.csi.client import socket_path
 from volplane.drivers import ebs, efs
 from volplane.host import Host
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.node.containers.base import ContainerSpec
 from volplane.node.containers.task import RestrictedImage, TaskContext, TaskImage
 from volplane.node.programs import Programs, repository
@@ -68,6 +69,7 @@ class Kit(Struct, frozen=True):
     account: ebs.Account
     places: Mapping[str, ebs.Place]  # by node
     shared: str  # the directory of shared file systems
+    wait_registry: WaitRegistry = field(default_factory=WaitRegistry)
 
 
 class DriverSettings(Struct, frozen=True, kw_only=True):
@@ -140,10 +142,18 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
             settings = _found(context, _settings(kind, context.args))
             identity, namespace = _as_sidecar(context)
             where = {"node": context.env.get("NODE_NAME", "")} if placed else {}
+            registry = kit.wait_registry
             async with kit.client(component, context) as client:
 
                 def running(told: C) -> Awaitable[None]:
-                    return run(client, told, identity=identity, namespace=namespace, **where)
+                    return run(
+                        client,
+                        told,
+                        identity=identity,
+                        namespace=namespace,
+                        wait_registry=registry,
+                        **where,
+                    )
 
                 quiet = structs.replace(settings, http_endpoint="", metrics_address="")
                 await _until_stopped(context, _despite_ports(context, running, settings, quiet))
@@ -166,7 +176,7 @@ def images(kit: Kit, programs: Programs | None = None) -> Images:
         ec2 = await ebs.connect(kit.account, kit.host)
         try:
             async with kit.client("node-fencer", context) as client:
-                work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off)
+                work = fencer.run(client, driver=ebs.NAME, is_off=ec2.is_off, wait_registry=kit.wait_registry)
                 await _until_stopped(context, work)
         finally:
             await ec2.close()
@@ -290,7 +300,7 @@ async def _until_stopped(context: TaskContext, work: Awaitable[None]) -> None:
         await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             await running
-    except Unable as error:
+    except Unsupported as error:
         raise SystemExit(str(error)) from error
     finally:
         asked.cancel()

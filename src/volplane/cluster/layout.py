@@ -26,7 +26,7 @@ from volplane.base.place import Claim, claim
 from volplane.cluster.errors import Unusable
 from volplane.host import network
 from volplane.host.mounts import read_table
-from volplane.loops import waits
+from volplane.loops import wait_reports
 from volplane.node.network import ranges
 from volplane.node.network.pods import bridge_name
 from volplane.store import InUse
@@ -81,12 +81,12 @@ class Layout:
 
     def forget_waits(self) -> None:
         """Of roles that were killed: they would be taken for ones that do not answer."""
-        for left in self.run.glob(f"*{waits.SUFFIX}"):
+        for left in self.run.glob(f"*{wait_reports.SUFFIX}"):
             left.unlink(missing_ok=True)
 
     def waits(self, role: str) -> Path:
         """The socket on which a role's process tells what it waits for."""
-        return self.run / f"{role.replace('/', '-')}{waits.SUFFIX}"
+        return self.run / f"{role.replace('/', '-')}{wait_reports.SUFFIX}"
 
     def make(self) -> bool:
         """Create the directory, for its owner only; whether it was not there before. Raises Unusable.

@@ -34,7 +34,7 @@ from volplane.cluster.said import kept
 from volplane.controllers import manager
 from volplane.drivers import ebs
 from volplane.host import Host, network
-from volplane.loops import waits
+from volplane.loops.wait_reports import WaitRegistry, serve_wait_reports
 from volplane.node.containers.task import TaskContext
 from volplane.node.eviction import thresholds
 from volplane.node.network import ranges
@@ -115,7 +115,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"--port must be a port number, not {self.port}")
         if self.pod_network not in (BRIDGE, HOST):
             raise ValueError(f"--pod-network must be {BRIDGE} or {HOST}, not {self.pod_network!r}")
-        manager.chosen(self.controllers)  # raises UnknownController
+        manager.select_controllers(self.controllers)  # raises UnknownController
         NodeSettings(allowed_unsafe_sysctls=self.allowed_unsafe_sysctls)  # raises ValueError
         check_logs(self.container_log_max_size, self.container_log_max_files)
         thresholds.parse(self.eviction_hard)
@@ -140,6 +140,7 @@ class Cluster:
         self.layout = Layout(settings.data_dir)
         self.members = self.layout.members(settings.nodes, settings.nodes_per_zone)
         self.nodes: dict[str, NodeRole] = {}
+        self.wait_registry = WaitRegistry()
         self._stack = AsyncExitStack()
         self._roles: set[asyncio.Task[None]] = set()
         self._started = self._complete = False
@@ -177,12 +178,15 @@ class Cluster:
         self.layout.remember(self.memory)  # not earlier: a port that was in use is no port of ours
         self.caches = await self._stack.enter_async_context(Caches(self.server.local()))
         self.client = self.client_of("volplane")
-        await self._stack.enter_async_context(waits.telling(str(self.layout.waits("up"))))
+        reports = serve_wait_reports(str(self.layout.waits("up")), self.wait_registry)
+        await self._stack.enter_async_context(reports)
         self._stack.push_async_callback(self._stop_roles)
         if self.brought.ours:
             await self._start_cloud()
-        self._spawn(manager.run(self.client_of("kube-controller-manager"), self._manager()), "controllers")
-        self._spawn(scheduler.run(self.client_of("kube-scheduler")), "scheduler")
+        registry, controllers = self.wait_registry, self.client_of("kube-controller-manager")
+        self._spawn(manager.run(controllers, self._manager(), wait_registry=registry), "controllers")
+        scheduling = scheduler.run(self.client_of("kube-scheduler"), wait_registry=registry)
+        self._spawn(scheduling, "scheduler")
         self._stack.push_async_callback(self._stop_nodes)
         self.learned = await learning
         with kept(self.layout, self.brought.said):
@@ -240,6 +244,7 @@ class Cluster:
             account(self.memory),
             {member.name: place(member, self.settings.latency)},
             str(self.layout.shared),
+            self.wait_registry,
         )
         # Its certificate may have to be made, and brought to the disk.
         settings = await self.host.call(
@@ -248,7 +253,15 @@ class Cluster:
         client = self.client_of("kubelet")
         cover = (str(self.layout.directory),)
         own = images(kit, self.programs)
-        node = NodeRole(settings, client, self.host, own, cover=cover, programs=self.programs)
+        node = NodeRole(
+            settings,
+            client,
+            self.host,
+            own,
+            cover=cover,
+            programs=self.programs,
+            wait_registry=self.wait_registry,
+        )
         self.nodes[member.name] = node
         await node.start()
         self._spawn(node.wait(), member.name)

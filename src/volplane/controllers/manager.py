@@ -17,6 +17,9 @@ from msgspec import Struct
 from volplane.base.settings import Duration, about
 from volplane.client.client import Client
 from volplane.loops.controller import Controller
+from volplane.loops.wait_reports import WaitRegistry
+
+AnyController = Controller[Any, Any, Any]
 
 
 class Settings(Struct, frozen=True):
@@ -157,7 +160,7 @@ class UnknownController(ValueError):
         super().__init__(f"no controller is called {name!r}; there are: {', '.join(CONTROLLERS)}")
 
 
-def chosen(names: Sequence[str]) -> list[str]:
+def select_controllers(names: Sequence[str]) -> list[str]:
     """The controllers that a list such as `*,-garbage-collector-controller` means, in the table's order."""
     bare = [name.removeprefix("-") for name in names]
     for name in bare:
@@ -166,24 +169,26 @@ def chosen(names: Sequence[str]) -> list[str]:
     return [name for name in CONTROLLERS if f"-{name}" not in names and (name in names or "*" in names)]
 
 
-def build(client: Client, settings: Settings = Settings()) -> list[Controller[Any]]:  # noqa: B008  (frozen)
-    return [make(name, client, settings) for name in chosen(settings.controllers)]
+def build(client: Client, settings: Settings = Settings()) -> list[AnyController]:  # noqa: B008  (frozen)
+    return [make(name, client, settings) for name in select_controllers(settings.controllers)]
 
 
-def make(name: str, client: Client, settings: Settings) -> Controller[Any]:
+def make(name: str, client: Client, settings: Settings) -> AnyController:
     entry = CONTROLLERS[name]
     module, _, attribute = entry.where.partition(":")
     options = {argument: of(settings) for argument, of in entry.options.items()}
-    made: Controller[Any] = getattr(import_module(module), attribute)(client, **options)
+    made: AnyController = getattr(import_module(module), attribute)(client, **options)
     return made
 
 
 async def run(
     client: Client,
     settings: Settings = Settings(),  # noqa: B008  (frozen)
-    controllers: Sequence[Controller[Any]] | None = None,
+    controllers: Sequence[AnyController] | None = None,
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. `controllers`: as built, for who wants to look at their waits meanwhile."""
+    """Until cancelled. `controllers`: those of `build`, where the caller wants to look at them meanwhile."""
+    registry = wait_registry or WaitRegistry()
     async with asyncio.TaskGroup() as group:
         for controller in controllers if controllers is not None else build(client, settings):
-            group.create_task(controller.run(), name=controller.name)
+            group.create_task(registry.run(controller), name=controller.name)

@@ -37,7 +37,7 @@ async def story(scene: Scene, attachment: VolumeAttachment, *, leaving: bool = F
         return await _alone(scene, attachment, name)
     (key,) = unique_name(volume)
     view = controller.view(key)
-    held = next((h for h in view.held if h.name == attachment.name), None)
+    held = next((h for h in view.attachments if h.name == attachment.name), None)
     if held is None:
         return await _alone(scene, attachment, name)
     elsewhere = not view.shareable and any(other != node for other in view.wanted)
@@ -83,13 +83,13 @@ async def on_node(scene: Scene, volume: PersistentVolume, node: str) -> Story:
     controller = await scene.seen_by(AttachDetach)
     (key,) = unique_name(volume)
     view = controller.view(key)
-    held = next((h for h in view.held if h.node == node), None)
+    held = next((h for h in view.attachments if h.node == node), None)
     what, short = f"attach {volume.name} to {node}", names_driver(volume)
     if held is not None:
         return await _awaited(scene, controller, view, held, key, what, short)
     if node not in view.wanted:
         return Story((_unwanted(scene, controller, volume, node, what),))
-    others = [h for h in view.held if h.node != node]
+    others = [h for h in view.attachments if h.node != node]
     if view.shareable or not others:
         step = waits(
             what, CONTROLLER, "the controller has it to do, and has not created the VolumeAttachment yet"
@@ -101,7 +101,13 @@ async def on_node(scene: Scene, volume: PersistentVolume, node: str) -> Story:
 
 
 async def _awaited(
-    scene: Scene, controller: AttachDetach, view: p.View, held: p.Held, key: str, what: str, driver: str
+    scene: Scene,
+    controller: AttachDetach,
+    view: p.View,
+    held: p.ExistingAttachment,
+    key: str,
+    what: str,
+    driver: str,
 ) -> Story:
     """There is an attachment on the node already."""
     attachment = controller.attachments.get(held.name)
@@ -112,19 +118,19 @@ async def _awaited(
             told = waits(what, f"csi-attacher of {driver}", step.why, since=since)
             told = scene.roles.timed(told, AttachDetach.name, key)
             return await _attacher(scene, told, driver, held)
-    if any(isinstance(step, p.Fail) for step in steps):
-        why = next(step.message for step in steps if isinstance(step, p.Fail))
+    if any(isinstance(step, p.ReportAttachFailure) for step in steps):
+        why = next(step.message for step in steps if isinstance(step, p.ReportAttachFailure))
         return await _attacher(
             scene, waits(what, f"csi-attacher of {driver}", why, since=since), driver, held
         )
     attached = done(what.replace("attach ", "attached ", 1), f"csi-attacher of {driver}")
-    if any(isinstance(step, p.List) for step in steps):
+    if any(isinstance(step, p.AddToVolumesAttached) for step in steps):
         why = f"it is attached, and {held.node}'s volumesAttached does not list it yet"
         return Story((attached, waits("tell the node (volumesAttached)", CONTROLLER, why, since=since)))
     return Story((attached,))
 
 
-async def _attacher(scene: Scene, step: Step, driver: str, held: p.Held) -> Story:
+async def _attacher(scene: Scene, step: Step, driver: str, held: p.ExistingAttachment) -> Story:
     beside = await sidecars.look(scene, "csi-attacher", driver)
     notes = scene.roles.of("csi-attacher", held.name)
     again = (f"tried again in {ago(n.next_try - scene.now)}" for n in notes if n.next_try)
@@ -150,7 +156,7 @@ async def _taken(
     controller: AttachDetach,
     view: p.View,
     node: str,
-    others: Sequence[p.Held],
+    others: Sequence[p.ExistingAttachment],
     key: str,
     what: str,
 ) -> Story:
@@ -187,7 +193,7 @@ def _scheduled(pods: Sequence[Pod]) -> datetime | None:
 
 
 async def _leaving(
-    scene: Scene, controller: AttachDetach, view: p.View, held: p.Held, key: str
+    scene: Scene, controller: AttachDetach, view: p.View, held: p.ExistingAttachment, key: str
 ) -> tuple[Step, tuple[str, ...]]:
     """Why the volume is still attached to a node, whoever asks."""
     node = controller.nodes.get(held.node)
@@ -205,7 +211,7 @@ async def _leaving(
 
 
 async def _used(
-    scene: Scene, what: str, held: p.Held, users: Sequence[Pod], trouble: str, node: Node | None
+    scene: Scene, what: str, held: p.ExistingAttachment, users: Sequence[Pod], trouble: str, node: Node | None
 ) -> tuple[Step, tuple[str, ...]]:
     """Pods on that node need it there, as far as anybody knows."""
     shown = [_user(scene, pod) for pod in users]
@@ -235,7 +241,7 @@ def _user(scene: Scene, pod: Pod) -> str:
 async def _waiting(
     scene: Scene,
     what: str,
-    held: p.Held,
+    held: p.ExistingAttachment,
     step: Wait,
     trouble: str,
     node: Node | None,

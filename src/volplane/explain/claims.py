@@ -10,7 +10,7 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as binding
 from volplane.controllers.binder.controller import Binder
-from volplane.controllers.binder.steps import ClaimStep, HandOff, Take
+from volplane.controllers.binder.steps import SetClaimRef, SetProvisioner
 from volplane.controllers.protection import plan as protection
 from volplane.explain import finalizers, sidecars
 from volplane.explain.answer import Step, Story, done, later, waits
@@ -18,7 +18,7 @@ from volplane.explain.scene import Heard, Scene, moment
 from volplane.rules import classes, matching, pods, resizing, sizes
 from volplane.rules.binding import CLAIM_PROTECTION, SELECTED_NODE, claim_class, is_free_for
 from volplane.rules.resizing import State as Growth
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import Requeue, Say, Wait
 
 BINDER = "persistent volume binder"
 PROVISIONING = ("ProvisioningFailed", "ProvisioningTimeout")
@@ -57,12 +57,12 @@ async def _by_hearsay(scene: Scene, claim: PersistentVolumeClaim) -> Story:
 
 
 async def _binding(scene: Scene, claim: PersistentVolumeClaim, binder: Binder) -> Story:
-    steps = list(binding.plan_claim(binder.view_claim(claim)))
+    steps = list(binder.plan(binder.view_claim(claim)))
     why = next((step.why for step in steps if isinstance(step, Wait)), "")
     created = moment(claim.metadata.creation_timestamp)
     storage_class = binder.classes.get(claim_class(claim) or "")
     if not why:
-        acts = [step for step in steps if not isinstance(step, (Wait, Say))]
+        acts = [step for step in steps if not isinstance(step, (Wait, Say, Requeue))]
         if not acts:
             return Story((done(f"bound to {claim.spec.volume_name}", BINDER),))
         return _unfinished(scene, claim, acts)
@@ -126,11 +126,11 @@ def _get_one(
             yield f"or create the claim again with a storageClassName: {known}"
 
 
-def _unfinished(scene: Scene, claim: PersistentVolumeClaim, acts: Sequence[ClaimStep]) -> Story:
+def _unfinished(scene: Scene, claim: PersistentVolumeClaim, acts: Sequence[object]) -> Story:
     """The binder has something to do; it does it at once, unless it is not there or is refused."""
     first = acts[0]
-    what = f"bind to {first.volume.name}" if isinstance(first, Take) else "be bound"
-    if isinstance(first, HandOff):
+    what = f"bind to {first.volume.name}" if isinstance(first, SetClaimRef) else "be bound"
+    if isinstance(first, SetProvisioner):
         what = f"be handed to {first.driver}"
     notes = scene.roles.of(Binder.name, f"pvc/{claim.key}")
     why = notes[0].why if notes and notes[0].why else "the binder has it to do, and has not done it yet"

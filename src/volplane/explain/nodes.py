@@ -46,7 +46,7 @@ async def _readiness(scene: Scene, node: Node) -> Step:
     details = [*heartbeat, f"taints: {taints or 'none'}", *fencing.facts(scene, node.name, node)]
     controller = await scene.seen_by(NodeLifecycle)
     # Who has just looked has heard every node just now; a node that is not ready is judged by its conditions.
-    view = structs.replace(controller.view(node), silent=0.0)
+    view = structs.replace(controller.view_health(node), silent=0.0)
     details += [
         step.why for step in lifecycle.plan(view) if isinstance(step, Wait) and "pods stay" in step.why
     ]

@@ -158,7 +158,7 @@ def eviction_of(scene: Scene, pod: Pod, node: Node) -> Iterator[Step]:
         return
     added = [at for t in driving if (at := moment(t.time_added)) is not None]
     elapsed = (scene.now - min(added)).total_seconds() if added else 0.0
-    for step in eviction.plan(pod, driving, elapsed):
+    for step in eviction.plan(eviction.TaintView(pod, driving, elapsed)):
         if isinstance(step, Wait):
             until = scene.now + timedelta(seconds=step.seconds)
             told = waits(
@@ -194,7 +194,9 @@ async def leaving(scene: Scene, pod: Pod) -> Story:
         )
     if await scene.lacks(Node):
         return Story((*await _stopping(scene, pod, since, asked), *others), _stop_advice(pod))
-    removed = [step for step in garbage.plan(pod, node, quarantine=0.0) if isinstance(step, garbage.Remove)]
+    removed = [
+        step for step in garbage.plan(pod, node, quarantine=0.0) if isinstance(step, garbage.RemovePod)
+    ]
     if removed:
         why = f"{removed[0].why}: it is removed any moment"
         return Story((waits("be deleted", "pod garbage collector", why, since=since), *others))

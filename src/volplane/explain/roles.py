@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from volplane.explain.answer import Step
-from volplane.loops import waits
-from volplane.loops.waits import Told
+from volplane.loops import wait_reports
+from volplane.loops.wait_reports import WaitReport
 
 UNASKED = (
     "timers, backoff and mounts: only the running roles know them, and they tell on the machine of a "
@@ -23,11 +23,11 @@ UNASKED = (
 
 
 class Roles(Struct, frozen=True):
-    told: Sequence[Told] = ()
+    told: Sequence[WaitReport] = ()
     silent: Sequence[str] = ()  # roles that have a socket and do not answer
     asked: bool = False
 
-    def of(self, role: str, key: str) -> list[Told]:
+    def of(self, role: str, key: str) -> list[WaitReport]:
         """Those of a controller (or of `node/worker-1`) about a key, the longest wait first."""
         found = (t for t in self.told if t.role == role and t.key == key)
         return sorted(found, key=lambda t: t.since)
@@ -43,21 +43,23 @@ class Roles(Struct, frozen=True):
 async def ask(directory: Path) -> Roles:
     """All roles with a socket in the directory."""
     paths = _sockets(directory)
-    answers = await asyncio.gather(*(waits.ask(str(path)) for path in paths), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(wait_reports.read_wait_reports(str(path)) for path in paths), return_exceptions=True
+    )
     silent: list[str] = []
-    found: list[Told] = []
+    found: list[WaitReport] = []
     for path, answer in zip(paths, answers, strict=True):
         if isinstance(answer, BaseException):
-            silent.append(path.name.removesuffix(waits.SUFFIX))
+            silent.append(path.name.removesuffix(wait_reports.SUFFIX))
         else:
             found.extend(answer)
     return Roles(_newest(found), silent, asked=bool(found) or len(silent) < len(paths))
 
 
 def _sockets(directory: Path) -> list[Path]:
-    return sorted(directory.glob(f"*{waits.SUFFIX}"))
+    return sorted(directory.glob(f"*{wait_reports.SUFFIX}"))
 
 
-def _newest(told: Iterable[Told]) -> list[Told]:
+def _newest(told: Iterable[WaitReport]) -> list[WaitReport]:
     """Two replicas of a sidecar in one process may both have something to say; one of them only once."""
     return list(dict.fromkeys(told))

@@ -23,7 +23,7 @@ from volplane.loops.controller import Controller
 from volplane.rules import taints
 
 T = TypeVar("T", bound=Resource)
-C = TypeVar("C", bound=Controller[Any])
+C = TypeVar("C", bound=Controller[Any, Any, Any])
 
 
 class Heard(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Scene:
         self.client = Client(still._transport, caches=still, component="volplane explain")
         self.roles = roles or Roles()
         self.now = now or clock.wall()
-        self._looked: dict[type[Controller[Any]], Controller[Any]] = {}
+        self._looked: dict[type[Controller[Any, Any, Any]], Controller[Any, Any, Any]] = {}
 
     async def all(self, type: type[T], *, namespace: str = "") -> Cache[T]:
         cache = self.client.cache(type, namespace=namespace)
@@ -63,7 +63,7 @@ class Scene:
         made = self._looked.get(role)
         if made is None:
             made = self._looked[role] = role(self.client, **options)
-            await made.look()
+            await made.sync_only()
         assert isinstance(made, role)
         return made
 

@@ -92,7 +92,7 @@ def _by_node(pod: Pod, scheduler: Scheduler, refusal: Refusal) -> Iterator[str]:
     """Nodes that are refused for the same reasons by the same filter go together."""
     alike: dict[tuple[str, str], list[str]] = {}
     for node, reasons in sorted(refusal.reasons.items()):
-        info = scheduler.ledger.node(node)
+        info = scheduler.memory.ledger.node(node)
         name = refusal.filters.get(node, "")
         more = _MORE[name](pod, info, scheduler) if info is not None and name in _MORE else ""
         text = ", ".join(reasons) + (f" ({more})" if more else "")
@@ -163,7 +163,7 @@ _ADVICE = {
 
 
 def _chosen(scene: Scene, pod: Pod, scheduler: Scheduler, placement: Placement, who: str) -> Story:
-    pairs = scheduler.pairs(pod, placement.bindings)
+    pairs = scheduler.pairs(placement.bindings)
     node = scheduler.nodes.get(placement.node)
     assert node is not None
     state = prebind.progress(node, pairs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import structs
 
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
-from volplane.controllers.snapshot import plan as p
-from volplane.controllers.snapshot.controller import Snapshots
+from volplane.controllers.snapshot.controller import Snapshots, SnapshotView
+from volplane.controllers.snapshot.steps import ReportError
 from volplane.explain import finalizers, sidecars
 from volplane.explain.answer import Story, done, waits
 from volplane.explain.scene import Scene, moment
@@ -18,11 +18,12 @@ CONTROLLER = "snapshot controller"
 
 async def story(scene: Scene, snapshot: VolumeSnapshot) -> Story:
     controller = await scene.seen_by(Snapshots)
-    world = controller.world(snapshot)
+    inputs = controller.view_inputs(snapshot)
+    view = SnapshotView(snapshot, (), inputs)
     since = moment(snapshot.metadata.deletion_timestamp or snapshot.metadata.creation_timestamp)
-    for step in p.plan(snapshot, world, controller.facts):
+    for step in controller.plan(view):
         match step:
-            case p.Fail(_, message):
+            case ReportError(_, message):
                 return Story((waits("be taken", CONTROLLER, message, since=since),))
             case Wait(_, why):
                 return Story((waits("be deleted", CONTROLLER, why, since=since),))
@@ -30,7 +31,7 @@ async def story(scene: Scene, snapshot: VolumeSnapshot) -> Story:
         return Story(tuple(finalizers.steps(snapshot, since)))
     if snapshots.is_ready(snapshot):
         return Story((done("taken, and ready to use", CONTROLLER),))
-    return await _content(scene, snapshot, world.content)
+    return await _content(scene, snapshot, inputs.content)
 
 
 async def _content(scene: Scene, snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None) -> Story:

@@ -9,9 +9,8 @@ from msgspec import structs
 
 from volplane.api.core import PersistentVolume
 from volplane.api.storage import VolumeAttachment
-from volplane.controllers.binder import plan as binding
 from volplane.controllers.binder.controller import Binder
-from volplane.controllers.binder.steps import Recheck
+from volplane.controllers.binder.steps import VerifyLive
 from volplane.controllers.protection import plan as protection
 from volplane.explain import attachments, finalizers, sidecars
 from volplane.explain.answer import Step, Story, done, waits
@@ -39,9 +38,9 @@ def rest(volume: PersistentVolume) -> str:
 async def _binding(scene: Scene, volume: PersistentVolume) -> Story:
     binder = await scene.seen_by(Binder)
     view = binder.view_volume(volume)
-    steps = list(binding.plan_volume(view))
-    if steps and isinstance(steps[0], Recheck):  # what was read just now is as good as read from the server
-        steps = list(binding.plan_volume(structs.replace(view, proven=True)))
+    steps = list(binder.plan(view))
+    if steps and isinstance(steps[0], VerifyLive):  # the caches were read from the server a moment ago
+        steps = list(binder.plan(structs.replace(view, proven=True)))
     why = next((step.why for step in steps if isinstance(step, Wait)), "")
     since = moment(volume.status.last_phase_transition_time)
     if why:

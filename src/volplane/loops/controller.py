@@ -1,19 +1,30 @@
-"""The frame of every reconciler: caches in, keys through the queue, one worker per key, backoff on errors.
+"""The frame of every reconciler: changes wake keys, a key is viewed, planned, and acted on.
 
-A controller declares in `setup` what it watches and which keys a change wakes, and says in `reconcile` what
-to do for one key. The subtle thing is reading one's own writes: what a `reconcile` wrote is noted, and the
-same key is worked again only when the caches it was written to have got there. Most keys are woken by that
-very write and have nothing left to do; a controller that can tell so from its caches does it in `glance`, and
-no task is started for them.
+Every controller has the same five parts, in this order:
+
+1. `setup` declares what is watched and which keys a change wakes. `keys(old, new)` is pure; what has to be
+   remembered of a change is remembered by `observe(old, new)`, which changes memory only.
+2. `view(key)` reads caches and memory and changes nothing. None: there is nothing to do.
+3. `plan(view)` is pure and yields steps.
+4. `act(key, view, step)` carries out one step.
+5. `memory` is one object with what only this process knows: timers, counters, what was reported. It is made
+   in `setup`, so that a controller that runs again starts with an empty one.
+
+`reconcile` is written here and nowhere else. The steps of `rules.steps` are carried out here, too. Views and
+plans are synchronous and write nothing, so they are made where keys are taken from the queue; a task is
+started only for a plan with something to act on.
+
+A key is planned again only when the caches show what was written for it before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
+
+from msgspec import Struct
 
 from volplane.api.errors import APIError, Conflict
 from volplane.api.meta import Resource
@@ -22,12 +33,16 @@ from volplane.client.cache import Cache
 from volplane.client.client import Client, written
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff, Queue, Waiting
+from volplane.rules.steps import CommonStep, Requeue, Say, Wait
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+S = TypeVar("S")
 T = TypeVar("T", bound=Resource)
 Keys = Callable[[T | None, T | None], Iterable[K]]
+Observe = Callable[[T | None, T | None], None]
 
 WORK = metrics.histogram(
     "workqueue_work_duration_seconds",
@@ -36,173 +51,289 @@ WORK = metrics.histogram(
     buckets=(1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10),
 )
 CATCH_UP = 5.0  # seconds; a selective cache may never see a write that its selection excludes
-FORGETFUL = 4096  # keys with noted writes before those long since seen are thrown away
-GLANCES = 32  # in a row before others have their turn
+MAX_NOTED = 4096  # keys with noted writes before those that the caches show are dropped
+COMMON = (Wait, Say, Requeue)  # the steps that are carried out here
+PLANNED_IN_A_ROW = 32  # keys planned before other tasks get to run
 
 
-running: set[Controller[Any]] = set()  # those at work in this process, for whoever asks what waits
-
-
-class Refused(Exception):
-    """An expected failure of a key: retried with backoff, told in one line without a traceback."""
+class RetryableError(Exception):
+    """An expected failure of a key: retried with backoff, logged in one line without a traceback."""
 
     def __init__(self, why: str, *, backoff: Backoff | None = None) -> None:
         super().__init__(why)
         self.backoff = backoff  # where the controller's own does not fit
 
 
-class Unable(Exception):
-    """The role can do nothing here, and says why: a driver, or a cluster, lacks what it is for."""
+class Unsupported(Exception):
+    """A role cannot run at all: a driver or a cluster lacks what the role is for."""
 
 
-class Controller(Generic[K]):
+class Stop(Struct, frozen=True):
+    """Outcome of a step: the rest of the plan no longer holds, and a change will wake the key."""
+
+
+class Continue(Struct, Generic[V], frozen=True):
+    """Outcome of a step: go on with the rest of the plan, on this view."""
+
+    view: V
+
+
+class Replan(Struct, Generic[V], frozen=True):
+    """Outcome of a step: drop the rest of the plan and plan again, on this view."""
+
+    view: V
+
+
+Outcome = Stop | Continue[V] | Replan[V] | None  # None: go on
+
+
+class Watched(Struct, Generic[T, K], frozen=True):
+    """One cache of a controller, and what a change of its objects leads to."""
+
+    cache: Cache[T]
+    keys: Keys[T, K] | None = None
+    observe: Observe[T] | None = None
+
+
+Planned = tuple[V, Sequence[S | CommonStep]]
+
+
+class Controller(Generic[K, V, S]):
+    """`K` is a key, `V` a view, `S` a step that `act` carries out."""
+
     name: ClassVar[str] = ""
     component: ClassVar[str] = ""  # who events come from, where that is not the name
-    workers: int = 16
+    workers: int = 16  # keys that are acted on at the same time
     backoff: Backoff = Backoff()
-    resync: float = 0.0  # seconds between two rounds over everything; a backstop, 0 is never
+    resync: float = 0.0  # seconds after which every key is planned again, 0 is never
 
-    def __init__(self, client: Client, *, events: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        events: Recorder | None = None,
+        workers: int | None = None,
+        backoff: Backoff | None = None,
+        resync: float | None = None,
+    ) -> None:
         self.client = client
+        self.workers = self.workers if workers is None else workers
+        self.backoff = backoff or self.backoff
+        self.resync = self.resync if resync is None else resync
         self.queue: Queue[K] = Queue(self.backoff, name=self.name)
-        self._own_events = events is None
         self.events = events or Recorder(client, self.component or self.name)
-        self._watched: list[tuple[Cache[Any], Keys[Any, K] | None]] = []
-        self._ends: list[Callable[[], None]] = []
+        self._owns_events = events is None
+        self._watched: list[Watched[Any, K]] = []
+        self._live_caches: list[Cache[Any]] = []
+        self._subscriptions: list[tuple[Cache[Any], Callable[[], None]]] = []
+        self._is_running = False
         self._written: dict[K, dict[type[Resource], int]] = {}
         self._duration = WORK.labels(self.name)
 
-    # --- what a controller is made of
+    # --- 1. which keys a change wakes
 
     def setup(self) -> None:
-        """Declare the watches; called when the controller starts."""
+        """Make the memory and declare the watches; called when the controller starts."""
         raise NotImplementedError
-
-    async def reconcile(self, key: K) -> None:
-        """Bring one key's world in order. Raising means: again, later and later."""
-        raise NotImplementedError
-
-    def glance(self, key: K) -> bool:
-        """Work the key here and now if that takes no waiting for anybody; False: it takes a `reconcile`."""
-        return False
 
     def watch(
         self,
         type: type[T],
         keys: Keys[T, K] | None = None,
         *,
+        observe: Observe[T] | None = None,
+        live: bool = False,
         namespace: str = "",
         labels: str = "",
         fields: str = "",
     ) -> Cache[T]:
-        """The shared cache of a kind; `keys(old, new)` says whom a change wakes, without it nobody."""
+        """The shared cache of a kind. `keys(old, new)`: keys that a change wakes; none without it.
+
+        `observe(old, new)` is called before `keys` and changes memory only. `live`: nothing is planned while
+        the API server does not answer this cache.
+        """
         cache = self.client.cache(type, namespace=namespace, labels=labels, fields=fields)
-        self._watched.append((cache, keys))
+        self.follow(cache, keys, observe=observe)
+        if live:
+            self._live_caches.append(cache)
         return cache
 
-    def join(self, type: type[T], keys: Keys[T, K]) -> None:
-        """Watch one more kind, at work or before."""
-        cache = self.watch(type, keys)
-        if self in running:
-            self._ends.append(cache.subscribe(self._waker(keys)))
+    def follow(
+        self,
+        cache: Cache[T],
+        keys: Keys[T, K] | None = None,
+        *,
+        observe: Observe[T] | None = None,
+    ) -> None:
+        """Watch a cache, before the controller runs or while it does."""
+        watched = Watched(cache, keys, observe)
+        self._watched.append(watched)
+        if self._is_running:
+            self._subscribe(watched)
+
+    def unfollow(self, cache: Cache[Any]) -> None:
+        """Forget a cache whose kind is no longer served."""
+        self._watched[:] = [watched for watched in self._watched if watched.cache is not cache]
+        for subscribed, unsubscribe in self._subscriptions:
+            if subscribed is cache:
+                unsubscribe()
+        self._subscriptions[:] = [each for each in self._subscriptions if each[0] is not cache]
+
+    # --- 2. what is the case
+
+    def view(self, key: K) -> V | None:
+        """What the caches and the memory show about a key; None where there is nothing to do."""
+        raise NotImplementedError
+
+    # --- 3. what to do about it
+
+    def plan(self, view: V) -> Iterable[S | CommonStep]:
+        """The steps for a view, in their order."""
+        raise NotImplementedError
+
+    def batches(self, steps: Sequence[S | CommonStep]) -> Iterable[Sequence[S | CommonStep]]:
+        """The steps in groups that may be carried out side by side."""
+        return ((step,) for step in steps)
+
+    # --- 4. doing it
+
+    async def act(self, key: K, view: V, step: S) -> Outcome[V]:
+        """Carry out one step. Raising means: plan the key again, after a pause that grows."""
+        raise NotImplementedError
+
+    def subject(self, view: V) -> Resource:
+        """The object that events are about, where a `Say` does not name another."""
+        raise NotImplementedError
+
+    def emit(self, view: V, say: Say) -> None:
+        """Record the event of a `Say`."""
+        self.events.event(say.about or self.subject(view), say.type, say.reason, say.message)
+
+    # --- 5. what only this process knows
+
+    def update_memory(self, key: K, view: V | None, steps: Sequence[S | CommonStep]) -> None:
+        """Note what is the case and what was planned, before any other key is planned.
+
+        Besides `observe` and `act` this is the only place where memory changes.
+        """
+
+    # --- how it runs
 
     @property
     def waits(self) -> list[Waiting[K]]:
         return self.queue.waits
 
-    def wrote(self, key: K, obj: Resource) -> None:
-        """Note a write for another key than the one in work (that one's are noted by themselves)."""
-        notes = self._written.setdefault(key, {})
-        notes[type(obj)] = max(notes.get(type(obj), 0), obj.revision)
-
-    # --- how it runs
-
-    async def look(self) -> None:
-        """See the world without working on it, for whoever wants this controller's view and plan alone."""
+    async def sync_only(self) -> None:
+        """Fill the caches and observe what is there, without planning: for readers of views and plans."""
         self.setup()
-        for cache, _ in self._watched:
-            await cache.synced()
-        for cache, keys in self._watched:
-            if keys is not None:
-                for obj in cache.all():
-                    deque(keys(None, obj), maxlen=0)  # for what it notes by the way, not for whom it wakes
+        for watched in self._watched:
+            await watched.cache.synced()
+        for watched in self._watched:
+            if watched.observe is not None:
+                for obj in watched.cache.all():
+                    watched.observe(None, obj)
 
     async def run(self) -> None:
         """Until cancelled. May be called again afterwards, as when a lease is lost and won again."""
         self.setup()
-        running.add(self)
+        self._is_running = True
         try:
-            for cache, keys in self._watched:
-                if keys is not None:
-                    self._ends.append(cache.subscribe(self._waker(keys)))
-            for cache, _ in self._watched:
-                await cache.synced()
-            if not self._own_events:
-                return await self._serve()
+            for watched in list(self._watched):
+                self._subscribe(watched)
+            for watched in list(self._watched):
+                await watched.cache.synced()
+            if not self._owns_events:
+                return await self.serve()
             async with self.events:
-                await self._serve()
+                await self.serve()
         finally:
-            running.discard(self)
-            for end in self._ends:
-                end()
-            self._ends.clear()
+            self._is_running = False
+            for _, unsubscribe in self._subscriptions:
+                unsubscribe()
+            self._subscriptions.clear()
             self._watched.clear()
+            self._live_caches.clear()
             self.queue.close()
 
-    def _waker(self, keys: Keys[Any, K]) -> Callable[[Any, Any], None]:
+    def _subscribe(self, watched: Watched[Any, K]) -> None:
+        keys, observe, add = watched.keys, watched.observe, self.queue.add
+        if keys is None and observe is None:
+            return
+
         def wake(old: Any, new: Any) -> None:
-            for key in keys(old, new):
-                self.queue.add(key)
+            if observe is not None:
+                observe(old, new)
+            if keys is not None:
+                for key in keys(old, new):
+                    add(key)
 
-        return wake
+        self._subscriptions.append((watched.cache, watched.cache.subscribe(wake)))
 
-    async def _serve(self) -> None:
+    async def serve(self) -> None:
+        """Work the queue until cancelled."""
         slots = asyncio.Semaphore(self.workers)
         async with asyncio.TaskGroup() as group:
             if self.resync:
                 group.create_task(self._resync())
-            glances = 0
+            taken = 0
             while True:
                 await slots.acquire()
                 key = await self.queue.get()
-                if self._glanced(key):
+                begun = clock.now()
+                planned: Planned[V, S] | None = None
+                if self._is_current(key) and (planned := self._plan_now(key, begun)) is None:
                     slots.release()
-                    glances += 1
-                    if glances % GLANCES == 0:
-                        await asyncio.sleep(0)
                 else:
-                    group.create_task(self._work(key, slots), name=f"{self.name} {key}")
+                    group.create_task(self._work(key, planned, slots, begun), name=f"{self.name} {key}")
+                taken += 1
+                if taken % PLANNED_IN_A_ROW == 0:
+                    await asyncio.sleep(0)
 
-    def _glanced(self, key: K) -> bool:
-        begun = clock.now()
-        try:
-            if not self._has_caught_up(key) or not self.glance(key):
-                return False
-        except Exception:  # tells why in `reconcile`, where it is retried
+    def _is_current(self, key: K) -> bool:
+        """The caches show what was written for the key, and those that have to be live are."""
+        if not all(cache.is_live for cache in self._live_caches):
             return False
-        self.queue.forget(key)
-        self.queue.done(key)
-        self._duration.observe(clock.now() - begun)
-        return True
-
-    def _has_caught_up(self, key: K) -> bool:
         notes = self._written.get(key)
         if notes is not None:
-            if any(cache.revision < notes.get(cache.type, 0) for cache, _ in self._watched):
+            if any(watched.cache.revision < notes.get(watched.cache.type, 0) for watched in self._watched):
                 return False
             del self._written[key]
         return True
 
-    async def _work(self, key: K, slots: asyncio.Semaphore) -> None:
-        notes: dict[type[Resource], int] = {}
-        begun = clock.now()
+    def _plan_now(self, key: K, begun: float) -> Planned[V, S] | None:
+        """The view and plan of a key; None if it took nothing to act on, and the key is done."""
         try:
-            await self._catch_up(key)
-            written.set(notes)  # of this task alone, and of those it starts
-            await self.reconcile(key)
+            planned = self._plan(key)
+            if planned is not None:
+                view, steps = planned
+                for step in steps:
+                    if not isinstance(step, COMMON):
+                        return planned
+                for step in steps:
+                    self._carry_out_here(key, view, step)
             self.queue.forget(key)
         except Exception as error:
-            self._failed(key, error)
+            self._retry_later(key, error)
+        self.queue.done(key)
+        self._duration.observe(clock.now() - begun)
+        return None
+
+    async def _work(
+        self, key: K, planned: Planned[V, S] | None, slots: asyncio.Semaphore, begun: float
+    ) -> None:
+        """Carry out a plan; without one, make it first, when the caches are current."""
+        notes: dict[type[Resource], int] = {}
+        try:
+            if planned is None:
+                await self._catch_up(key)
+            written.set(notes)  # of this task alone, and of those it starts
+            if planned is None:
+                await self.reconcile(key)
+            else:
+                await self._carry_out(key, *planned)
+            self.queue.forget(key)
+        except Exception as error:
+            self._retry_later(key, error)
         finally:
             if notes:
                 self._written[key] = notes
@@ -210,22 +341,77 @@ class Controller(Generic[K]):
             slots.release()
             self._duration.observe(clock.now() - begun)
 
-    def _failed(self, key: K, error: Exception) -> None:
+    async def reconcile(self, key: K) -> None:
+        """View, plan, act: bring what one key stands for into its desired state."""
+        planned = self._plan(key)
+        if planned is not None:
+            await self._carry_out(key, *planned)
+
+    def _plan(self, key: K) -> Planned[V, S] | None:
+        view = self.view(key)
+        if view is None:
+            self.update_memory(key, None, ())
+            return None
+        return view, self._plan_on(key, view)
+
+    def _plan_on(self, key: K, view: V) -> Sequence[S | CommonStep]:
+        steps = list(self.plan(view))
+        self.update_memory(key, view, steps)
+        return steps
+
+    async def _carry_out(self, key: K, view: V, steps: Sequence[S | CommonStep]) -> None:
+        while steps:
+            view, steps = await self._act_all(key, view, steps)
+
+    async def _act_all(self, key: K, view: V, steps: Sequence[S | CommonStep]) -> Planned[V, S]:
+        """Carry out a plan; the view and plan that take its place, mostly none."""
+        for batch in self.batches(steps):
+            for outcome in await self._act_batch(key, view, batch):
+                if isinstance(outcome, Stop):
+                    return view, ()
+                if isinstance(outcome, Replan):
+                    return outcome.view, self._plan_on(key, outcome.view)
+                if outcome is not None:
+                    view = outcome.view
+        return view, ()
+
+    async def _act_batch(self, key: K, view: V, batch: Sequence[S | CommonStep]) -> Sequence[Outcome[V]]:
+        acting: list[S] = []
+        for step in batch:
+            if isinstance(step, COMMON):
+                self._carry_out_here(key, view, step)
+            else:
+                acting.append(step)
+        if len(acting) < 2:
+            return [await self.act(key, view, step) for step in acting]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.act(key, view, step)) for step in acting]
+        return [task.result() for task in tasks]
+
+    def _carry_out_here(self, key: K, view: V, step: S | CommonStep) -> None:
+        if isinstance(step, Wait):
+            self.queue.later(key, step.seconds, step.why)
+        elif isinstance(step, Say):
+            self.emit(view, step)
+        elif isinstance(step, Requeue):
+            self.queue.add(step.key)  # type: ignore[arg-type]  # plans do not know the type of keys
+
+    def _retry_later(self, key: K, error: Exception) -> None:
         errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
         why = "; ".join(str(e) or type(e).__name__ for e in errors)
         pause = self.queue.retry(key, why, getattr(errors[0], "backoff", None))
         if all(isinstance(e, Conflict) for e in errors):
             log.debug("%s %s: %s; again in %.3gs", self.name, key, why, pause)
-        elif all(isinstance(e, (APIError, Refused, TimeoutError)) for e in errors):
+        elif all(isinstance(e, (APIError, RetryableError, TimeoutError)) for e in errors):
             log.warning("%s %s: %s; again in %.3gs", self.name, key, why, pause)
         else:
             log.error("%s %s: %s; again in %.3gs", self.name, key, why, pause, exc_info=error)
 
     async def _catch_up(self, key: K) -> None:
-        notes = self._written.pop(key, None)
-        if not notes:
-            return
-        for cache, _ in self._watched:
+        """Until the caches show what was written for the key, and those that have to be live are."""
+        notes = self._written.pop(key, None) or {}
+        for watched in list(self._watched):
+            cache = watched.cache
             revision = notes.get(cache.type, 0)
             if cache.revision < revision:
                 try:
@@ -233,11 +419,13 @@ class Controller(Generic[K]):
                         await cache.wait_for(revision)
                 except TimeoutError:
                     log.debug("%s %s: %s did not reach %d", self.name, key, cache, revision)
-        if len(self._written) > FORGETFUL:
+        for cache in self._live_caches:
+            await cache.live()
+        if len(self._written) > MAX_NOTED:
             self._prune()
 
     def _prune(self) -> None:
-        reached = {cache.type: cache.revision for cache, _ in self._watched}
+        reached = {watched.cache.type: watched.cache.revision for watched in self._watched}
         for key, notes in list(self._written.items()):
             if all(revision <= reached.get(type, revision) for type, revision in notes.items()):
                 del self._written[key]
@@ -245,8 +433,8 @@ class Controller(Generic[K]):
     async def _resync(self) -> None:
         while True:
             await asyncio.sleep(self.resync)
-            for cache, keys in self._watched:
-                if keys is not None:
-                    for obj in cache.all():
-                        for key in keys(obj, obj):
+            for watched in self._watched:
+                if watched.keys is not None:
+                    for obj in watched.cache.all():
+                        for key in watched.keys(obj, obj):
                             self.queue.add(key)

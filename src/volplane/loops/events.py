@@ -2,7 +2,7 @@
 
 `event()` only puts a note into a bounded queue; one task writes them, a moment later. Repeats become a
 count, many alike become one combined event, and an object that has too much to say is not listened to for a
-while, all as client-go does it. The subtle thing: a repeat patches the event we made, which the server drops
+while, all as client-go does it. A repeat patches the event we made, which the server drops
 after an hour; then it is made anew.
 """
 
@@ -119,7 +119,7 @@ class Correlator:
         self._spent.put(note.speaker, whole + REFILL)
         return True
 
-    def combined(self, note: Note, now: float) -> tuple[tuple[str, ...], str]:
+    def combine(self, note: Note, now: float) -> tuple[tuple[str, ...], str]:
         """The identity under which repeats are counted, and the message to show."""
         similar = self._similar.get(note.group)
         if similar is None or now - similar.since > SIMILAR_SECONDS:
@@ -172,7 +172,7 @@ class Recorder:
     def warning(self, obj: Resource | ObjectReference, reason: str, message: str) -> None:
         self.event(obj, "Warning", reason, message)
 
-    async def flushed(self) -> None:
+    async def flush(self) -> None:
         """Until everything told so far is written or given up."""
         self._hurry.set()
         await self._idle.wait()
@@ -188,7 +188,7 @@ class Recorder:
             return
         try:
             async with asyncio.timeout(FLUSH):
-                await self.flushed()
+                await self.flush()
         except TimeoutError:
             log.warning("%d events of %s were not written", len(self._notes), self.component)
         finally:
@@ -231,7 +231,7 @@ class Recorder:
 
     async def _persist(self, note: Note) -> None:
         now = clock.now()
-        identity, message = self._correlator.combined(note, now)
+        identity, message = self._correlator.combine(note, now)
         if not self._correlator.admits(note, now):
             return
         for _ in range(TRIES):

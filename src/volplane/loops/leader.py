@@ -4,7 +4,7 @@ Whether the holder is alive is judged by our own clock since its record last cha
 inside. A waiting candidate watches the lease: it hears of each renewal when it is written and tries at the
 very moment the last one runs out, so that it leads one lease period after the holder's end at the latest; a
 release it takes at once. Where watching is not allowed, it looks every `retry` seconds as others do. As the
-next one is that quick, a holder who cannot renew stops before its lease runs out. The subtle thing: an
+next one is that quick, a holder who cannot renew stops before its lease runs out. An
 identity that is stable over restarts takes its own lease back at once.
 """
 
@@ -231,9 +231,9 @@ class _Elector:
                 raise LeaseLost(f"lease {self.namespace}/{self.name} lost") from None
 
     def _deadline(self) -> float:
-        return min(clock.now() + self.renew, self._renewed_at + FIRM * self._told())
+        return min(clock.now() + self.renew, self._renewed_at + FIRM * self._lease_seconds())
 
-    def _told(self) -> float:
+    def _lease_seconds(self) -> float:
         """The seconds that others see in the lease, which has whole ones."""
         return int(self.duration) or self.duration
 

@@ -1,7 +1,7 @@
 """A queue of keys: however often a key is added, it is worked once, and by one worker at a time.
 
 A key that is added while it is worked is worked again afterwards. Failures come back with a pause that
-doubles per key. The subtle thing: a wait lives until its key is worked the next time, whatever wakes it,
+doubles per key. A wait lives until its key is worked the next time, whatever wakes it,
 because the plan then says anew what it waits for.
 """
 

@@ -24,9 +24,8 @@ from volplane.base.place import claim
 from volplane.client.client import Client
 from volplane.client.https import Https
 from volplane.host import Host, NodePaths
-from volplane.loops import waits
 from volplane.loops.events import Recorder
-from volplane.loops.waits import Told, on_wall
+from volplane.loops.wait_reports import WaitRegistry, WaitReport, to_wall_time
 from volplane.node import machine
 from volplane.node.admission import Admission
 from volplane.node.api import KubeletApi
@@ -82,11 +81,13 @@ class NodeRole:
         launcher: Launcher | None = None,
         cover: tuple[str, ...] = (),
         programs: Programs | None = None,
+        wait_registry: WaitRegistry | None = None,
     ) -> None:
         """`processes`: another runtime for what is no built-in image; `launcher`: one for several nodes;
         `cover`: paths that no container may see; `programs`: those that stand for images.
         """
         self.settings, self.client, self.host = settings, client, host
+        self.wait_registry = wait_registry or WaitRegistry()
         self.name = settings.hostname_override or os.uname().nodename.lower()
         self.paths = paths = NodePaths(settings.root_dir, identity=not settings.own_paths)
         self.object = NodeObject(client, settings, self.name)
@@ -178,7 +179,7 @@ class NodeRole:
         await finished(self.host.call(self._root.take))
         await self._prepare_disk()
         await self._stack.enter_async_context(self.events)
-        waits.sources.add(self.told)
+        self.wait_registry.add(self.wait_reports)
         self.drivers.on_added(self.volumes.driver_added)
         self.object.on_reported = self.volumes.kick_all
         self.object.on_attached = self.volumes.kick_all
@@ -336,14 +337,14 @@ class NodeRole:
     def waits(self) -> list[Waiting]:
         return [*self.volumes.waits(), *self.pods.waits()]
 
-    def told(self) -> list[Told]:
+    def wait_reports(self) -> list[WaitReport]:
         return [
-            Told(
+            WaitReport(
                 f"node/{self.name}",
                 w.key,
                 w.why,
-                on_wall(w.since),
-                on_wall(w.next_try) if w.next_try else None,
+                to_wall_time(w.since),
+                to_wall_time(w.next_try) if w.next_try else None,
             )
             for w in self.waits()
         ]
@@ -395,7 +396,7 @@ class NodeRole:
         )
 
     async def _close(self) -> None:
-        waits.sources.discard(self.told)
+        self.wait_registry.remove(self.wait_reports)
         await self.pods.close()
         for task in list(self._tasks):
             task.cancel()
@@ -481,9 +482,12 @@ async def run(
     stop: asyncio.Event | None = None,
     cover: tuple[str, ...] = (),
     programs: Programs | None = None,
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
     """A node until `stop` is set (then it drains) or the task is cancelled (then everything is left)."""
-    node = NodeRole(settings, client, host, images, cover=cover, programs=programs)
+    node = NodeRole(
+        settings, client, host, images, cover=cover, programs=programs, wait_registry=wait_registry
+    )
     life = asyncio.create_task(node.run(), name=f"{node.name}: life")
     asked = asyncio.create_task((stop or asyncio.Event()).wait())
     try:

@@ -1,10 +1,12 @@
-"""The steps that all plans have in common.
+"""The steps that all plans have in common; the controllers' frame carries them out.
 
-A plan yields steps; its controller acts them out in order. `Wait` is one of them, so that the reason why
-nothing happens comes from the code that decides it.
+A plan yields steps, which are carried out in order. `Wait` is one of them, so that the reason why nothing
+happens comes from the code that decides it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Hashable
 
 from msgspec import Struct
 
@@ -15,6 +17,8 @@ UNTIL_CHANGED = float("inf")  # no timer: an object has to change first, and its
 
 
 class Wait(Struct, frozen=True):
+    """Nothing to do for that long, or until a change wakes the key."""
+
     seconds: float
     why: str  # what the CLI and the dashboard show when asked why nothing happens
 
@@ -26,6 +30,15 @@ class Say(Struct, frozen=True):
     reason: str
     message: str
     about: Resource | None = None  # where it is another object
+
+
+class Requeue(Struct, frozen=True):
+    """Plan another key of the same controller."""
+
+    key: Hashable
+
+
+CommonStep = Wait | Say | Requeue
 
 
 def normal(reason: str, message: str, about: Resource | None = None) -> Say:

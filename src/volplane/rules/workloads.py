@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from volplane.api import codec, kinds
 from volplane.api.core import Pod, PodTemplateSpec
@@ -16,6 +16,18 @@ from volplane.rules.pods import has_ended
 from volplane.rules.steps import Wait
 
 _HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+
+
+class CreatePod(Struct, frozen=True):
+    """A step of workload controllers."""
+
+    pod: Pod
+
+
+class DeletePod(Struct, frozen=True):
+    """A step of workload controllers."""
+
+    pod: Pod
 
 
 def owner_reference(owner: Resource) -> OwnerReference:

@@ -6,9 +6,17 @@
 from __future__ import annotations
 
 from volplane.client.client import Client
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.scheduler.controller import DEFAULT, Scheduler
 
 
-async def run(client: Client, *, scheduler_name: str = DEFAULT, bind_timeout: float = 600.0) -> None:
+async def run(
+    client: Client,
+    *,
+    scheduler_name: str = DEFAULT,
+    bind_timeout: float = 600.0,
+    wait_registry: WaitRegistry | None = None,
+) -> None:
     """Until cancelled."""
-    await Scheduler(client, scheduler_name=scheduler_name, bind_timeout=bind_timeout).run()
+    scheduler = Scheduler(client, scheduler_name=scheduler_name, bind_timeout=bind_timeout)
+    await (wait_registry or WaitRegistry()).run(scheduler)

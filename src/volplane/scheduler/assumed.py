@@ -26,7 +26,6 @@ class Assumed(Generic[T]):
         if assumed is None:
             return cached
         if cached is None or cached.uid != assumed.uid or cached.revision > assumed.revision:
-            del self._assumptions[key]
             return cached
         return assumed
 

@@ -1,8 +1,8 @@
 """Who is where: the pods on nodes counted by kind, for the rules by which pods seek or avoid each other.
 
 Replicas ask the same question thousands of times, so an answer is kept and every pod that comes or goes is
-added to it: a decision costs the nodes on which somebody matches, never all pods. The subtle thing: rules of
-pods that are there already (keep away from me) are grouped in the same way, one entry for all replicas.
+added to it: a decision costs the nodes on which somebody matches, never all pods. Rules of pods that are
+there already (keep away from me) are grouped in the same way, one entry for all replicas.
 """
 
 from __future__ import annotations
@@ -151,6 +151,42 @@ class Crowd:
     def forget(self) -> None:
         """Namespaces have changed their labels: every answer may be another one."""
         self._answers.clear()
+
+
+class CrowdOverlay(Crowd):
+    """A crowd with some pods added or removed; the one below stays as it is."""
+
+    def __init__(self, base: Crowd) -> None:
+        super().__init__()
+        self._base = base
+        self.space_labels = base.space_labels
+        self.rules = base.rules
+        self._changes: list[tuple[Member, str, int]] = []
+
+    def _count(self, who: Member, node: str, step: int) -> None:
+        self._changes.append((who, node, step))
+        for rule in who.rules:
+            counts = Counter(self.rules.get(rule, {}))
+            counts[node] += step
+            rules = {other: held for other, held in self.rules.items() if other != rule}
+            self.rules = {**rules, rule: +counts} if +counts else rules
+
+    def siblings(self, owner: str) -> Mapping[str, int]:
+        own = [change for change in self._changes if change[0].owner == owner]
+        return _apply_changes(self._base.siblings(owner), [c for c in own if not c[0].pod.is_deleting])
+
+    def adjust(self, group: Group, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """The counts of a group with what has changed."""
+        return _apply_changes(counts, [c for c in self._changes if self.is_in(c[0].pod, group)])
+
+
+def _apply_changes(
+    counts: Mapping[str, int], changes: Iterable[tuple[Member, str, int]]
+) -> Mapping[str, int]:
+    made = Counter(counts)
+    for _, node, step in changes:
+        made[node] += step
+    return +made  # without the nodes that have none left
 
 
 def _add(table: dict[K, Counter[str]], key: K, node: str, step: int) -> None:

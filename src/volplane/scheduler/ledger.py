@@ -2,23 +2,23 @@
 
 Counting a node anew for every decision would cost pods times nodes; here a decision reads sums. A pod is
 entered when it is decided (assumed) and entered again when its node shows in the caches, which replaces the
-first entry. The subtle thing: pods may be known before their node is, and stay when it goes.
+first entry. Pods may be known before their node is, and stay when it is deleted.
 
-Pods for which others were evicted are expected on their node: whoever is not more important finds it taken.
+Pods for which others were evicted are nominated to their node: pods of lower or equal priority find it taken.
+A decision that has to try something out does so on an `Overlay`; the ledger itself never changes for it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TypeVar
 
 from msgspec import Struct, structs
 
 from volplane.api.core import Node, Pod, Taint
 from volplane.rules import pods, resources
-from volplane.scheduler.crowd import Crowd, Group, Member, member
+from volplane.scheduler.crowd import Crowd, CrowdOverlay, Group, Member, member
 
 # What a pod that asks for nothing is taken to use when nodes are compared.
 SOME_CPU = 100
@@ -107,6 +107,15 @@ class Info:
         self.unschedulable = node.spec.unschedulable if node else False
         self.allocatable = resources.allocatable(node) if node else {}
 
+    def copy(self) -> Info:
+        made = Info(self.name)
+        made.node, made.labels, made.taints = self.node, self.labels, self.taints
+        made.unschedulable, made.allocatable = self.unschedulable, self.allocatable
+        made.pods, made.requested, made.ports = dict(self.pods), self.requested.copy(), self.ports.copy()
+        made.claims, made.priorities = self.claims.copy(), self.priorities.copy()
+        made.cpu, made.memory = self.cpu, self.memory
+        return made
+
     def enter(self, key: str, taken: Taken) -> None:
         self.pods[key] = taken
         self.requested.update(taken.requests)
@@ -141,7 +150,7 @@ class Ledger:
         self._where: dict[str, str] = {}  # pod → node
         self._claims: Counter[str] = Counter()  # claims of pods that have a node
         self._nodes: list[Info] | None = None
-        self._expected: dict[str, tuple[Pod, str]] = {}
+        self._nominated: dict[str, tuple[Pod, str]] = {}
         self.crowd = Crowd()
 
     @property
@@ -156,8 +165,20 @@ class Ledger:
         info = self._infos.get(name)
         return info if info is not None and info.node is not None else None
 
+    def info(self, name: str) -> Info:
+        """The node also where only its pods are known; an empty one where nothing is."""
+        return self._infos.get(name) or Info(name)
+
     def is_claim_used(self, key: str) -> bool:
-        return key in self._claims
+        return self.claim_users(key) > 0
+
+    def claim_users(self, key: str) -> int:
+        """How many pods with a node use the claim."""
+        return self._claims[key]
+
+    def labels(self, node: str) -> Mapping[str, str]:
+        info = self._infos.get(node)
+        return info.labels if info is not None else {}
 
     def put_node(self, node: Node) -> None:
         info = self._info(node.name)
@@ -209,49 +230,39 @@ class Ledger:
         self._tidy(info)
         return True
 
-    # --- what if
+    # --- nominated pods
 
-    def take_out(self, key: str) -> Taken:
-        taken = self._infos[self._where[key]].pods[key]
-        self.drop_pod(key)
-        return taken
+    def nominate(self, pod: Pod, node: str) -> None:
+        self._nominated[pod.key] = pod, node
 
-    def put_back(self, taken: Taken, node: str) -> None:
-        self._enter(taken, node)
+    def remove_nomination(self, key: str) -> None:
+        self._nominated.pop(key, None)
 
-    def expect(self, pod: Pod, node: str) -> None:
-        self._expected[pod.key] = pod, node
-
-    def expect_no_more(self, key: str) -> None:
-        self._expected.pop(key, None)
-
-    def expected_on(self, key: str) -> str:
+    def nominated_node(self, key: str) -> str:
         """The node that was cleared for the pod; "" for none."""
-        return self._expected[key][1] if key in self._expected else ""
+        return self._nominated[key][1] if key in self._nominated else ""
 
-    def guests_of(self, node: str) -> list[str]:
-        """Pods that are expected there."""
-        return [key for key, (_, where) in self._expected.items() if where == node]
+    def nominated_on(self, node: str) -> list[str]:
+        """Pods that are nominated to the node."""
+        return [key for key, (_, where) in self._nominated.items() if where == node]
 
     def where(self, key: str) -> str:
         return self._where.get(key, "")
 
-    @contextmanager
-    def as_seen_by(self, pod: Pod) -> Iterator[None]:
-        """With the pods that are expected somewhere and that this one may not push aside."""
+    def with_nominated(self, pod: Pod) -> Ledger:
+        """The ledger with the nominated pods that this one may not preempt; mostly there are none."""
         own = priority_of(pod)
-        guests = [
-            guest
-            for guest, node in self._expected.values()
-            if guest.key != pod.key and guest.key not in self._where and priority_of(guest) >= own
+        nominated = [
+            (other, node)
+            for other, node in self._nominated.values()
+            if other.key != pod.key and other.key not in self._where and priority_of(other) >= own
         ]
-        for guest in guests:
-            self._enter(taken_by(guest), self._expected[guest.key][1])
-        try:
-            yield
-        finally:
-            for guest in guests:
-                self.drop_pod(guest.key)
+        if not nominated:
+            return self
+        made = Overlay(self)
+        for other, node in nominated:
+            made.add_pod(taken_by(other), node)
+        return made
 
     # --- pods and their like
 
@@ -268,7 +279,7 @@ class Ledger:
         """Counts by node, as counts by the value of a label of the nodes."""
         found: Counter[str] = Counter()
         for name, count in counts.items():
-            value = self._infos[name].labels.get(key) if name in self._infos else None
+            value = self.labels(name).get(key)
             if value is not None:
                 found[value] += count
         return found
@@ -285,3 +296,58 @@ class Ledger:
     def _tidy(self, info: Info) -> None:
         if info.node is None and not info.pods:
             del self._infos[info.name]
+
+
+class Overlay(Ledger):
+    """A ledger with some pods added or removed, for a decision that tries them out.
+
+    Only what changes is copied; the ledger below stays as it is.
+    """
+
+    def __init__(self, base: Ledger) -> None:
+        super().__init__()
+        self._base = base
+        self._overlay = CrowdOverlay(base.crowd)
+        self.crowd = self._overlay
+
+    def add_pod(self, taken: Taken, node: str) -> None:
+        self._copy_node(node).enter(taken.pod.key, taken)
+        self._claims.update(taken.claims)
+        self.crowd.enter(taken.who, node)
+
+    def remove_pod(self, key: str, node: str) -> Taken:
+        taken = self._copy_node(node).leave(key)
+        self._claims.subtract(taken.claims)
+        self.crowd.leave(taken.who, node)
+        return taken
+
+    def _copy_node(self, name: str) -> Info:
+        info = self._infos.get(name)
+        if info is None:
+            info = self._infos[name] = self._base.info(name).copy()
+            self._nodes = None
+        return info
+
+    @property
+    def nodes(self) -> list[Info]:
+        if self._nodes is None:
+            self._nodes = [self._infos.get(info.name, info) for info in self._base.nodes]
+        return self._nodes
+
+    def node(self, name: str) -> Info | None:
+        return super().node(name) if name in self._infos else self._base.node(name)
+
+    def info(self, name: str) -> Info:
+        return self._infos[name] if name in self._infos else self._base.info(name)
+
+    def claim_users(self, key: str) -> int:
+        return self._base.claim_users(key) + self._claims[key]
+
+    def labels(self, node: str) -> Mapping[str, str]:
+        return self._base.labels(node)
+
+    def nominated_node(self, key: str) -> str:
+        return self._base.nominated_node(key)
+
+    def count(self, group: Group) -> Mapping[str, int]:
+        return self._overlay.adjust(group, self._base.count(group))

@@ -1,23 +1,26 @@
-"""Which node a pod goes to, or why none will have it.
+"""What to do about a pod: reserve a node, write its volumes' bindings, bind it, or say why it cannot be
+scheduled.
 
 `decide` asks the filters node by node and compares the nodes that are left. In a big cluster it stops
 looking when it has found enough of them, and starts the next search where this one ended, so that every
 node has its turn.
 
-The subtle thing: the text of a refusal is read by people and by programs, and its last part speaks of
-preemption and of claims to resources even where neither is in play.
+The text of a refusal is read by people and by programs, and its last part speaks of preemption and of claims
+to resources even where neither is in play.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from volplane.api.core import Pod
+from volplane.api.core import Node, PersistentVolumeClaim, Pod
 from volplane.rules import taints, topology
-from volplane.scheduler import preemption, scores
+from volplane.rules.binding import SELECTED_NODE
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait
+from volplane.scheduler import prebind, preemption, scores
 from volplane.scheduler.filters import FILTERS
 from volplane.scheduler.filters.base import Check, Filter, No, Unfit
 from volplane.scheduler.ledger import Info, Taken, taken_by
@@ -25,6 +28,8 @@ from volplane.scheduler.volumes import Bindings, bindings_on, sort_claims
 from volplane.scheduler.world import World
 
 ENOUGH = 100  # nodes that are compared; more than that are not looked for
+EARLY = 0.001  # seconds by which a timer may ring before its time and still be right
+RETRY = 300.0  # seconds after which an unschedulable pod is tried again even if nothing has changed
 NO_NODES = "no nodes available to schedule pods"
 
 SCALE = scores.SCALE
@@ -48,16 +53,129 @@ class Refusal(Struct, frozen=True):
     waiting: bool = False  # for those who have to go
 
 
+class Reservation(Struct, frozen=True):
+    """A node was chosen for the pod, and its volumes are being bound."""
+
+    uid: str  # of the pod
+    node: str
+    bindings: Bindings
+    deadline: float
+    written: bool = False  # the bindings
+    bound: bool = False  # written to the server; the caches will show it
+
+    @property
+    def to_select(self) -> tuple[PersistentVolumeClaim, ...]:
+        """Claims on which the node is still to be written."""
+        claims = self.bindings.dynamic
+        return tuple(c for c in claims if c.metadata.annotations.get(SELECTED_NODE) != self.node)
+
+
+class PodView(Struct, frozen=True):
+    """A pod without a node, and what decides about it."""
+
+    key: str
+    pod: Pod | None  # None: it is gone, or another scheduler's
+    world: World
+    node: Callable[[str], Node | None]
+    pairs: Callable[[Bindings], Sequence[prebind.Pair]]  # the pod's claims and volumes as they are now
+    reservation: Reservation | None = None
+    now: float = 0.0
+    pause: float = 0.0  # seconds before it is tried again after a refusal
+    start: int = 0  # where in the list of nodes the search begins
+    bind_timeout: float = 600.0
+
+
+class ReserveNode(Struct, frozen=True):
+    """Take what the pod needs of the node before any other pod is planned."""
+
+    reservation: Reservation
+    searched: int  # nodes that were looked at
+
+
+class ReleaseReservation(Struct, frozen=True):
+    """The pod is gone: what was reserved for it is free."""
+
+
+class WriteBindings(Struct, frozen=True):
+    """Write claimRefs and selected nodes."""
+
+    reservation: Reservation
+
+
+class BindPod(Struct, frozen=True):
+    reservation: Reservation
+
+
+class AbortReservation(Struct, frozen=True):
+    why: str
+
+
+class RefusePod(Struct, frozen=True):
+    """No node fits: write the condition, and evict other pods where that makes room."""
+
+    refusal: Refusal
+
+
+Step = ReserveNode | ReleaseReservation | WriteBindings | BindPod | AbortReservation | RefusePod
+
+
+def plan(view: PodView) -> Iterator[Step | CommonStep]:
+    pod, reservation = view.pod, view.reservation
+    if pod is None or pod.spec.scheduling_gates or (reservation is not None and reservation.uid != pod.uid):
+        if reservation is not None:
+            yield ReleaseReservation()
+            yield Requeue(view.key)
+        if pod is not None and pod.spec.scheduling_gates:
+            gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+            yield Wait(UNTIL_CHANGED, f"scheduling gates: {gates}")
+        return
+    if reservation is None:
+        if view.pause > EARLY:
+            yield Wait(view.pause, "refused a moment ago")
+            return
+        decision = decide(pod, view.world, start=view.start)
+        if isinstance(decision, Refusal):
+            yield Wait(RETRY, decision.message)
+            yield RefusePod(decision)
+            return
+        deadline = view.now + view.bind_timeout
+        reservation = Reservation(pod.uid, decision.node, decision.bindings, deadline)
+        yield ReserveNode(reservation, decision.searched)
+    if not reservation.bound:
+        yield from _bind(view, reservation)
+
+
+def _bind(view: PodView, reservation: Reservation) -> Iterator[Step | CommonStep]:
+    node = view.node(reservation.node)
+    if node is None:
+        yield AbortReservation(f'node "{reservation.node}" not found')
+        return
+    if not reservation.written and (reservation.bindings.static or reservation.to_select):
+        yield WriteBindings(reservation)
+        yield Requeue(view.key)  # planned again when the caches show what was written
+        return
+    state = prebind.progress(node, view.pairs(reservation.bindings))
+    match state:
+        case prebind.Aborted(why):
+            yield AbortReservation(prebind.FAILED.format(why))
+        case prebind.Working(why):
+            left = reservation.deadline - view.now
+            if left > EARLY:
+                yield Wait(left, why)
+            else:
+                yield AbortReservation(prebind.FAILED.format(prebind.TIMED_OUT))
+        case prebind.Ready():
+            yield BindPod(reservation)
+
+
 def decide(
     pod: Pod, world: World, *, start: int = 0, filters: Sequence[Filter] = FILTERS
 ) -> Placement | Refusal:
     """`start`: where in the list of nodes the search begins."""
-    with world.ledger.as_seen_by(pod):
-        return _decide(pod, world, start, filters)
-
-
-def _decide(pod: Pod, world: World, start: int, filters: Sequence[Filter]) -> Placement | Refusal:
-    nodes = world.ledger.nodes
+    ledger = world.ledger.with_nominated(pod)
+    if ledger is not world.ledger:
+        world = structs.replace(world, ledger=ledger)
+    nodes = ledger.nodes
     if not nodes:
         return Refusal(NO_NODES, frozenset({"NodeName"}))
     checks: list[tuple[str, Check]] = []
@@ -67,7 +185,7 @@ def _decide(pod: Pod, world: World, start: int, filters: Sequence[Filter]) -> Pl
             return Refusal(unfit_message(len(nodes), prepared.message), frozenset({filter.name}))
         if prepared is not None:
             checks.append((filter.name, prepared))
-    cleared = world.ledger.node(world.ledger.expected_on(pod.key))
+    cleared = world.ledger.node(world.ledger.nominated_node(pod.key))
     if cleared is not None and _judge(cleared, checks) is None:
         return _placement(pod, cleared, world, 0)  # others had to go for this
     fitting, refused, searched = _search(nodes, checks, start % len(nodes))
@@ -86,9 +204,9 @@ def _placement(pod: Pod, info: Info, world: World, searched: int) -> Placement:
 def _refusal(
     pod: Pod, world: World, refused: Mapping[str, tuple[str, No]], filters: Sequence[Filter]
 ) -> Refusal:
-    def fits(info: Info) -> No | None:
+    def fits(trial: World, info: Info) -> No | None:
         for filter in filters:
-            check = filter.prepare(pod, world)
+            check = filter.prepare(pod, trial)
             no = No((check.message,)) if isinstance(check, Unfit) else check(info) if check else None
             if no is not None:
                 return no

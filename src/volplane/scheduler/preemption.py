@@ -1,23 +1,22 @@
 """Whom a pod may push aside when no node has room for it, and where the least harm is done.
 
-On every node that eviction could help, all pods of lower priority are thought away; if the pod fits then,
-they are brought back one by one, the important ones first, as long as it still fits. Who cannot come back is
-a victim. The subtle thing: everything is tried on the real books and put back before anybody else looks.
+On every node that eviction could help, all pods of lower priority are removed from an overlay of the ledger;
+if the pod fits then, they are added again one by one, the important ones first, as long as it still fits. A
+pod that cannot be added again is a victim.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget
 from volplane.rules import disruption
 from volplane.scheduler.filters.base import No
-from volplane.scheduler.ledger import Info, Ledger, Taken, priority_of
+from volplane.scheduler.ledger import Info, Overlay, Taken, priority_of
 from volplane.scheduler.world import World
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
@@ -26,7 +25,7 @@ NEVER = "not eligible due to preemptionPolicy=Never."
 UNDER_WAY = "not eligible due to a terminating pod on the nominated node."
 ENOUGH = 100  # nodes that are compared
 
-Fits = Callable[[Info], No | None]  # all filters, prepared anew, on one node
+Fits = Callable[[World, Info], No | None]  # all filters, prepared anew, on one node
 
 
 class Eviction(Struct, frozen=True):
@@ -71,7 +70,7 @@ def listed(reasons: Mapping[str, int]) -> str:
 
 
 def _is_under_way(pod: Pod, world: World, refused: Mapping[str, No]) -> bool:
-    chosen = world.ledger.expected_on(pod.key)
+    chosen = world.ledger.nominated_node(pod.key)
     info = world.ledger.node(chosen) if chosen else None
     if info is None or (chosen in refused and refused[chosen].final):
         return False
@@ -104,16 +103,16 @@ def _on(info: Info, pod: Pod, world: World, fits: Fits) -> Eviction | No:
     lower = [t.pod for t in info.pods.values() if priority_of(t.pod) < own and t.pod.spec.node_name]
     if not lower:
         return No((NO_VICTIMS,))
-    with _trial(world.ledger, info.name) as trial:
-        for each in lower:
-            trial.remove(each.key)
-        no = fits(info)
-        if no is not None:
-            return no
-        broken, harmless = _by_budget(sorted(lower, key=_importance), world)
-        victims = [each for each in broken if not trial.reprieve(each.key, info, fits)]
-        count = len(victims)
-        victims += [each for each in harmless if not trial.reprieve(each.key, info, fits)]
+    trial = _Trial(world, info.name, fits)
+    for each in lower:
+        trial.remove(each.key)
+    no = trial.refusal()
+    if no is not None:
+        return no
+    broken, harmless = _by_budget(sorted(lower, key=_importance), world)
+    victims = [each for each in broken if not trial.reprieve(each.key)]
+    count = len(victims)
+    victims += [each for each in harmless if not trial.reprieve(each.key)]
     if not victims:
         return No((NO_VICTIMS,))  # the pods that were thought away were not in its way
     return Eviction(info.name, tuple(sorted(victims, key=_importance)), count)
@@ -142,31 +141,24 @@ def _budgets(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> Iterator[PodDi
 
 
 class _Trial:
-    """Pods of one node that are thought away."""
+    """One node without some of its pods, on an overlay of the ledger."""
 
-    def __init__(self, ledger: Ledger, node: str) -> None:
-        self.ledger, self.node = ledger, node
-        self.away: dict[str, Taken] = {}
+    def __init__(self, world: World, node: str, fits: Fits) -> None:
+        self.overlay = Overlay(world.ledger)
+        self.world = structs.replace(world, ledger=self.overlay)
+        self.node, self.fits = node, fits
+        self.removed: dict[str, Taken] = {}
+
+    def refusal(self) -> No | None:
+        return self.fits(self.world, self.overlay.info(self.node))
 
     def remove(self, key: str) -> None:
-        self.away[key] = self.ledger.take_out(key)
+        self.removed[key] = self.overlay.remove_pod(key, self.node)
 
-    def restore(self, key: str) -> None:
-        self.ledger.put_back(self.away.pop(key), self.node)
-
-    def reprieve(self, key: str, info: Info, fits: Fits) -> bool:
-        self.restore(key)
-        if fits(info) is None:
+    def reprieve(self, key: str) -> bool:
+        """Whether the pod can stay."""
+        self.overlay.add_pod(self.removed.pop(key), self.node)
+        if self.refusal() is None:
             return True
         self.remove(key)
         return False
-
-
-@contextmanager
-def _trial(ledger: Ledger, node: str) -> Iterator[_Trial]:
-    trial = _Trial(ledger, node)
-    try:
-        yield trial
-    finally:
-        for key in list(trial.away):
-            trial.restore(key)

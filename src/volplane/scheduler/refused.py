@@ -41,11 +41,19 @@ class Refused:
             self._by_filter.setdefault(name, {})[key] = None
         return record
 
+    def note_message(self, key: str, message: str) -> bool:
+        """Whether the message is another one than the last."""
+        record = self._records.get(key)
+        if record is None or record.told == message:
+            return False
+        record.told = message
+        return True
+
     def pause(self, key: str, now: float) -> float:
         record = self._records.get(key)
         return record.due - now if record is not None else 0.0
 
-    def hurry(self, key: str) -> None:
+    def clear_backoff(self, key: str) -> None:
         record = self._records.get(key)
         if record is not None:
             record.due = 0.0

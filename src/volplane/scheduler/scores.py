@@ -1,6 +1,6 @@
 """How much a node is liked for the pods that are on it or near it; filters have their say before.
 
-Both scores go from 0 to SCALE over the nodes that are compared. The subtle thing: pods of one controller that
+Both scores go from 0 to SCALE over the nodes that are compared. Pods of one controller that
 say nothing about spreading are spread all the same, over zones and nodes, as far as nothing else speaks
 against it.
 """

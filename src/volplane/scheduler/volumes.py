@@ -1,6 +1,6 @@
 """The volumes of a pod on a node: which are there, which come from what is unclaimed, which are to be made.
 
-The subtle things. A claim counts as bound only when the binder has said so. A claim that names its volume
+A claim counts as bound only when the binder has said so. A claim that names its volume
 and is not bound yet is the binder's business, whatever its class says. A claim whose node was chosen before
 keeps it: the provisioner may be at work there.
 """

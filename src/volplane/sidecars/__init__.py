@@ -1,7 +1,7 @@
 """The programs that stand beside a driver: what they all do at their start is here, the rest in a room each.
 
 A sidecar waits until its driver is ready, learns its name and capabilities, and works, as leader where
-there are several. The subtle thing: none of them ends because the driver went away; calls fail and are
+there are several. None of them ends because the driver went away; calls fail and are
 repeated until it is back.
 """
 
@@ -27,7 +27,7 @@ from volplane.csi.client import Caller, Channel
 from volplane.csi.outcome import CallError, Code
 from volplane.csi.replies import known_names
 from volplane.csi.services import METHODS
-from volplane.loops.controller import Refused
+from volplane.loops.controller import RetryableError
 from volplane.loops.health import alive as alive
 from volplane.loops.health import health as health
 from volplane.loops.leader import Election as Election
@@ -181,5 +181,7 @@ async def secrets(client: Client, reference: SecretReference | None) -> dict[str
     try:
         found = await client.get(Secret, reference.name, reference.namespace)
     except errors.APIError as error:
-        raise Refused(f'failed to load secret "{reference.namespace}/{reference.name}": {error}') from error
+        raise RetryableError(
+            f'failed to load secret "{reference.namespace}/{reference.name}": {error}'
+        ) from error
     return {key: value.decode(errors="replace") for key, value in found.data.items()}

@@ -17,7 +17,7 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod, Secr
 from volplane.api.errors import Invalid
 from volplane.api.meta import ObjectMeta
 from volplane.csi.outcome import Code
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
 from volplane.rules import resizing
 from volplane.sidecars import resizer
 
@@ -311,7 +311,7 @@ async def test_a_driver_that_grows_volumes_on_the_node_alone_is_not_called() -> 
 @pytest.mark.virtual
 async def test_a_driver_that_can_neither_grow_nor_modify_gets_no_resizer() -> None:
     async with virtual() as stage:
-        with pytest.raises(Unable, match="CSI driver does not support resize nor modify"):
+        with pytest.raises(Unsupported, match="CSI driver does not support resize nor modify"):
             async with stage.sidecar(resizer.run, resizer.Settings()):
                 await asyncio.sleep(1)
 

@@ -13,7 +13,7 @@ from volplane.api.core import Event
 from volplane.base import metrics
 from volplane.base.settings import flags
 from volplane.controllers.snapshot import role
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
 from volplane.sidecars import resizer, snapshotter
 
 pytestmark = pytest.mark.virtual
@@ -108,7 +108,7 @@ def test_flags_have_upstreams_defaults(settings: type, expected: dict[str, objec
 async def test_alone_the_snapshot_controller_does_not_wait_for_ever_for_its_kinds() -> None:
     async with virtual() as stage:
         client = stage.client
-        with pytest.raises(Unable, match="CRDs"):
+        with pytest.raises(Unsupported, match="CRDs"):
             await role.run(client, role.Settings(retry_crd_interval_max=5.0), identity="me")
 
 

@@ -33,7 +33,7 @@ from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.controllers.snapshot import role
 from volplane.controllers.snapshot.controller import Snapshots
 from volplane.csi.outcome import Code
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
 from volplane.rules import snapshots
 from volplane.sidecars import snapshotter
 
@@ -322,6 +322,6 @@ async def test_the_pause_of_a_failed_snapshot_is_as_its_flag_says() -> None:
 @pytest.mark.virtual
 async def test_a_driver_that_takes_no_snapshots_gets_no_snapshotter() -> None:
     async with virtual() as stage:
-        with pytest.raises(Unable, match="CSI driver does not support ControllerCreateSnapshot"):
+        with pytest.raises(Unsupported, match="CSI driver does not support ControllerCreateSnapshot"):
             async with stage.sidecar(snapshotter.run, snapshotter.Settings()):
                 await asyncio.sleep(1)

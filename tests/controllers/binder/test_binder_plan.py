@@ -11,9 +11,9 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import plan as p
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
-from volplane.controllers.binder.steps import together
+from volplane.controllers.binder.steps import group_steps
 from volplane.rules import binding
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import Requeue, Say, Wait
 
 DONE = {binding.BIND_COMPLETED: "yes"}
 OURS = {binding.BOUND_BY_CONTROLLER: "yes"}
@@ -81,20 +81,20 @@ def told(step: object) -> str:
             return f"{kind} {reason}: {message}" + (f" @{type(about).__name__}" if about else "")
         case Wait(_, why):
             return f"Wait: {why}"
-        case p.Turn(_, phase, message):
-            return f"Turn {phase} {message}".strip()
-        case p.Settle(_, phase):
-            return f"Settle {phase}"
-        case p.Adopt(_, name):
-            return f"Adopt {name}"
-        case p.HandOff(_, driver, migrated):
-            return f"HandOff {driver}" + (" migrated" if migrated else "")
-        case p.Recheck(key) | p.Wake(key):
+        case p.SetVolumePhase(_, phase, message):
+            return f"SetVolumePhase {phase} {message}".strip()
+        case p.SetClaimStatus(_, phase):
+            return f"SetClaimStatus {phase}"
+        case p.SetDefaultClass(_, name):
+            return f"SetDefaultClass {name}"
+        case p.SetProvisioner(_, driver, migrated):
+            return f"SetProvisioner {driver}" + (" migrated" if migrated else "")
+        case p.VerifyLive(key) | Requeue(key):
             return f"{type(step).__name__} {key}"
     return type(step).__name__
 
 
-BIND = ["Take", "Turn Bound", "Point", "Settle Bound"]
+BIND = ["SetClaimRef", "SetVolumePhase Bound", "SetVolumeName", "SetClaimStatus Bound"]
 OUTSIDE = p.AWAITS_OUTSIDE.format("ebs.csi.aws.com")
 MISMATCH = 'Cannot bind to requested volume "v": requested PV is too small'
 TAKEN = 'volume "v" already bound to a different claim.'
@@ -104,11 +104,11 @@ NO_PLUGIN = "no volume plugin matched name: kubernetes.io/no-provisioner"
 CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     "0.1 migrated-to without its plugin": (
         ClaimView(claim(notes=ASKED | {binding.MIGRATED_TO: "x"})),
-        ["Amend"],
+        ["FixMetadata"],
     ),
     "0.1 in-tree provisioner without migrated-to": (
         ClaimView(claim(notes={binding.BETA_STORAGE_PROVISIONER: "kubernetes.io/aws-ebs"})),
-        ["Amend"],
+        ["FixMetadata"],
     ),
     "1.1 class without a binding mode": (
         ClaimView(claim(storageClassName="fast"), storage_class=storage_class("")),
@@ -132,7 +132,7 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         ),
         BIND[1:],
     ),
-    "1.3 a default class has appeared": (ClaimView(claim(), default_class="fast"), ["Adopt fast"]),
+    "1.3 a default class has appeared": (ClaimView(claim(), default_class="fast"), ["SetDefaultClass fast"]),
     "1.3 a volume comes before the default": (
         ClaimView(claim(), candidates=[volume()], default_class="fast"),
         BIND,
@@ -156,7 +156,7 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
         ClaimView(claim(phase="", storageClassName="fast"), storage_class=DELAYED, pods=["a", "b"]),
         [
             "Normal WaitForPodScheduled: waiting for pods a,b to be scheduled",
-            "Settle Pending",
+            "SetClaimStatus Pending",
             "Wait: waiting for pods a,b to be scheduled",
         ],
     ),
@@ -180,7 +180,7 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     ),
     "1.54 hand-off": (
         ClaimView(claim(storageClassName="fast"), storage_class=storage_class()),
-        ["HandOff ebs.csi.aws.com", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+        ["SetProvisioner ebs.csi.aws.com", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
     ),
     "1.54 handed off before": (
         ClaimView(claim(notes=ASKED, storageClassName="fast"), storage_class=storage_class()),
@@ -188,13 +188,17 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     ),
     "1.54 delayed, a node is selected": (
         ClaimView(claim(notes={binding.SELECTED_NODE: "n1"}, storageClassName="fast"), storage_class=DELAYED),
-        ["HandOff ebs.csi.aws.com", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+        ["SetProvisioner ebs.csi.aws.com", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
     ),
     "1.54 an in-tree name stands for a driver": (
         ClaimView(
             claim(storageClassName="fast"), storage_class=storage_class(provisioner="kubernetes.io/aws-ebs")
         ),
-        ["HandOff ebs.csi.aws.com migrated", f"Normal ExternalProvisioning: {OUTSIDE}", f"Wait: {OUTSIDE}"],
+        [
+            "SetProvisioner ebs.csi.aws.com migrated",
+            f"Normal ExternalProvisioning: {OUTSIDE}",
+            f"Wait: {OUTSIDE}",
+        ],
     ),
     "1.54 migrated, handed off before": (
         ClaimView(
@@ -213,7 +217,7 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     ),
     "1.6 a phase that is not Pending becomes it": (
         ClaimView(claim(phase="Bound", status={"capacity": {"storage": "1Gi"}})),
-        [f"Normal FailedBinding: {p.NO_VOLUME}", "Settle Pending", f"Wait: {p.NO_VOLUME}"],
+        [f"Normal FailedBinding: {p.NO_VOLUME}", "SetClaimStatus Pending", f"Wait: {p.NO_VOLUME}"],
     ),
     "2.1 the volume does not exist": (
         ClaimView(claim(volumeName="v")),
@@ -242,30 +246,33 @@ CLAIMS: dict[str, tuple[ClaimView, list[str]]] = {
     ),
     "3.1 the pointer was emptied": (
         ClaimView(bound(volumeName="")),
-        ["Settle Lost", f"Warning ClaimLost: {p.LOST_REFERENCE}", f"Wait: {p.LOST_REFERENCE}"],
+        ["SetClaimStatus Lost", f"Warning ClaimLost: {p.LOST_REFERENCE}", f"Wait: {p.LOST_REFERENCE}"],
     ),
     "3.2 the volume is gone": (
         ClaimView(bound()),
-        ["Settle Lost", f"Warning ClaimLost: {p.LOST_VOLUME}", f"Wait: {p.LOST_VOLUME}"],
+        ["SetClaimStatus Lost", f"Warning ClaimLost: {p.LOST_VOLUME}", f"Wait: {p.LOST_VOLUME}"],
     ),
     "3.2 told once": (ClaimView(bound("Lost")), [f"Wait: {p.LOST_VOLUME}"]),
-    "3.3 the volume came loose": (ClaimView(bound(), volume=volume()), ["Take", "Turn Bound"]),
+    "3.3 the volume came loose": (
+        ClaimView(bound(), volume=volume()),
+        ["SetClaimRef", "SetVolumePhase Bound"],
+    ),
     "3.3 the volume is back": (
         ClaimView(bound("Lost"), volume=volume()),
-        ["Take", "Turn Bound", "Settle Bound"],
+        ["SetClaimRef", "SetVolumePhase Bound", "SetClaimStatus Bound"],
     ),
     "3.4 all is well": (ClaimView(bound(), volume=volume("Bound", "u-c")), []),
     "3.4 crashed before the last write": (
         ClaimView(bound("Pending"), volume=volume("Bound", "u-c")),
-        ["Settle Bound"],
+        ["SetClaimStatus Bound"],
     ),
     "3.4 crashed with the claim pointed and the volume's phase not written": (
         ClaimView(bound("Pending"), volume=volume("Pending", "u-c")),
-        ["Turn Bound", "Settle Bound"],
+        ["SetVolumePhase Bound", "SetClaimStatus Bound"],
     ),
     "3.5 another's volume": (
         ClaimView(bound(), volume=volume("Bound", "u-x")),
-        ["Settle Lost", f"Warning ClaimMisbound: {p.MISBOUND}", f"Wait: {p.MISBOUND}"],
+        ["SetClaimStatus Lost", f"Warning ClaimMisbound: {p.MISBOUND}", f"Wait: {p.MISBOUND}"],
     ),
     "3.5 reserved without a uid is not enough": (
         ClaimView(bound("Lost"), volume=volume(ref="")),
@@ -289,35 +296,35 @@ THEIRS = f'Cannot bind PersistentVolume "v" to requested PersistentVolumeClaim {
 VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     "0.2 provisioned by a migrated plugin": (
         VolumeView(volume(notes={binding.PROVISIONED_BY: "kubernetes.io/aws-ebs"})),
-        ["Amend"],
+        ["FixMetadata"],
     ),
     "0.2 in-tree and Delete: our finalizer": (
         VolumeView(
             volume(notes={binding.PROVISIONED_BY: "kubernetes.io/x"}, persistentVolumeReclaimPolicy="Delete")
         ),
-        ["Amend"],
+        ["FixMetadata"],
     ),
     "0.2 external: its finalizers are its own": (
         VolumeView(volume(notes=MADE, finalizers=[binding.EXTERNAL_FINALIZER])),
         [],
     ),
-    "4.1 unclaimed": (VolumeView(volume("Pending")), ["Turn Available"]),
+    "4.1 unclaimed": (VolumeView(volume("Pending")), ["SetVolumePhase Available"]),
     "4.1 unclaimed and Available": (VolumeView(volume()), []),
-    "4.1 given back by hand": (VolumeView(volume("Released")), ["Turn Available"]),
-    "4.2 reserved": (VolumeView(volume("Pending", "")), ["Turn Available"]),
-    "4.3 the claim is not in the cache": (VolumeView(volume("Bound", "u-c")), ["Recheck default/c"]),
+    "4.1 given back by hand": (VolumeView(volume("Released")), ["SetVolumePhase Available"]),
+    "4.2 reserved": (VolumeView(volume("Pending", "")), ["SetVolumePhase Available"]),
+    "4.3 the claim is not in the cache": (VolumeView(volume("Bound", "u-c")), ["VerifyLive default/c"]),
     "4.4 a claim of that name with another uid": (
         VolumeView(volume("Bound", "u-old"), claim()),
-        ["Recheck default/c"],
+        ["VerifyLive default/c"],
     ),
-    "4.4 also when Released": (VolumeView(volume("Released", "u-old"), claim()), ["Recheck default/c"]),
+    "4.4 also when Released": (VolumeView(volume("Released", "u-old"), claim()), ["VerifyLive default/c"]),
     "4.5 gone, Retain": (
         VolumeView(volume("Bound", "u-c", persistentVolumeReclaimPolicy="Retain"), proven=True),
-        ["Turn Released", "Wait: released; its reclaim policy is Retain"],
+        ["SetVolumePhase Released", "Wait: released; its reclaim policy is Retain"],
     ),
     "4.5 replaced": (
         VolumeView(volume("Bound", "u-old"), claim(), proven=True),
-        ["Turn Released", "Wait: released; its reclaim policy is Retain"],
+        ["SetVolumePhase Released", "Wait: released; its reclaim policy is Retain"],
     ),
     "4.5 Released needs no second proof": (
         VolumeView(volume("Released", "u-c")),
@@ -325,7 +332,7 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     ),
     "4.5 the server knows the claim": (
         VolumeView(volume("Pending", "u-c"), claim(), proven=True),
-        ["Wake default/c"],
+        ["Requeue pvc/default/c"],
     ),
     "4.6 the modes differ": (
         VolumeView(volume("Pending", "u-c", volumeMode="Block"), claim()),
@@ -335,18 +342,21 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
             f"Wait: {MINE}",
         ],
     ),
-    "4.7 the claim does not know yet": (VolumeView(volume("Pending", "u-c"), claim()), ["Wake default/c"]),
-    "4.8 bound": (VolumeView(volume("Available", "u-c"), claim(volumeName="v")), ["Turn Bound"]),
+    "4.7 the claim does not know yet": (
+        VolumeView(volume("Pending", "u-c"), claim()),
+        ["Requeue pvc/default/c"],
+    ),
+    "4.8 bound": (VolumeView(volume("Available", "u-c"), claim(volumeName="v")), ["SetVolumePhase Bound"]),
     "4.8 all is well": (VolumeView(volume("Bound", "u-c"), bound()), []),
     "4.9 made for a claim that took another": (
         VolumeView(
             volume("Pending", "u-c", MADE, persistentVolumeReclaimPolicy="Delete"), bound(volumeName="w")
         ),
-        ["Turn Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
+        ["SetVolumePhase Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
     ),
     "4.10 its claim took another": (
         VolumeView(volume("Bound", "u-c", OURS), bound(volumeName="w")),
-        ["Unbind", "Turn Available"],
+        ["UnbindVolume", "SetVolumePhase Available"],
     ),
     "5.1 migrated": (
         VolumeView(
@@ -364,7 +374,7 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     ),
     "5.3 Delete, the provisioner's": (
         VolumeView(volume("Bound", "u-c", MADE, persistentVolumeReclaimPolicy="Delete"), proven=True),
-        ["Turn Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
+        ["SetVolumePhase Released", "Wait: waiting for ebs.csi.aws.com to delete it"],
     ),
     "5.3 Delete, static CSI": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Delete")),
@@ -373,7 +383,7 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     "5.4 Delete, nobody can": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Delete", **BY_HAND)),
         [
-            f"Turn Failed {NO_DELETER}",
+            f"SetVolumePhase Failed {NO_DELETER}",
             f"Warning VolumeFailedDelete: {NO_DELETER}",
             f"Wait: {NO_DELETER}",
         ],
@@ -385,7 +395,7 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     "5.5 Recycle, nobody can": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Recycle")),
         [
-            f"Turn Failed {p.NO_RECYCLER}",
+            f"SetVolumePhase Failed {p.NO_RECYCLER}",
             f"Warning VolumeFailedRecycle: {p.NO_RECYCLER}",
             f"Wait: {p.NO_RECYCLER}",
         ],
@@ -399,29 +409,34 @@ VOLUMES: dict[str, tuple[VolumeView, list[str]]] = {
     ),
     "5.52 Recycle begins": (
         VolumeView(volume("Released", "u-c", **SCRUBBED)),
-        ["Scrub", "Wait: its files are being deleted"],
+        ["CreateRecycler", "Wait: its files are being deleted"],
     ),
     "5.53 Recycle done": (
-        VolumeView(volume("Released", "u-c", **SCRUBBED), scrubber=scrubber("Succeeded")),
-        ["Sweep", "Normal VolumeRecycled: Volume recycled", "Unbind", "Turn Available"],
+        VolumeView(volume("Released", "u-c", **SCRUBBED), recycler=scrubber("Succeeded")),
+        [
+            "DeleteRecycler",
+            "Normal VolumeRecycled: Volume recycled",
+            "UnbindVolume",
+            "SetVolumePhase Available",
+        ],
     ),
     "5.54 Recycle failed": (
-        VolumeView(volume("Released", "u-c", **SCRUBBED), scrubber=scrubber("Failed")),
+        VolumeView(volume("Released", "u-c", **SCRUBBED), recycler=scrubber("Failed")),
         [
-            "Sweep",
-            f"Turn Failed {NO_SCRUB}",
+            "DeleteRecycler",
+            f"SetVolumePhase Failed {NO_SCRUB}",
             f"Warning VolumeFailedRecycle: {NO_SCRUB}",
             f"Wait: {NO_SCRUB}",
         ],
     ),
     "5.55 Recycle goes on": (
-        VolumeView(volume("Released", "u-c", **SCRUBBED), scrubber=scrubber("Running")),
+        VolumeView(volume("Released", "u-c", **SCRUBBED), recycler=scrubber("Running")),
         ["Wait: pod recycler-for-v deletes its files"],
     ),
     "5.6 unknown policy": (
         VolumeView(volume("Released", "u-c", persistentVolumeReclaimPolicy="Burn")),
         [
-            f"Turn Failed {p.UNKNOWN_POLICY}",
+            f"SetVolumePhase Failed {p.UNKNOWN_POLICY}",
             f"Warning VolumeUnknownReclaimPolicy: {p.UNKNOWN_POLICY}",
             f"Wait: {p.UNKNOWN_POLICY}",
         ],
@@ -434,12 +449,12 @@ def test_volume(view: VolumeView, steps: list[str]) -> None:
     assert [told(step) for step in plan_volume(view)] == steps
 
 
-def test_the_volumes_phase_and_the_claims_pointer_go_together_and_nothing_else_does() -> None:
+def test_the_volumes_phase_and_the_claims_pointer_go_group_steps_and_nothing_else_does() -> None:
     steps = list(plan_claim(ClaimView(claim(), candidates=[volume()])))
-    assert [[told(step) for step in batch] for batch in together(steps)] == [
-        ["Take"],
-        ["Turn Bound", "Point"],
-        ["Settle Bound"],
+    assert [[told(step) for step in batch] for batch in group_steps(steps)] == [
+        ["SetClaimRef"],
+        ["SetVolumePhase Bound", "SetVolumeName"],
+        ["SetClaimStatus Bound"],
     ]
 
 
@@ -447,7 +462,7 @@ def test_the_volumes_phase_and_the_claims_pointer_go_together_and_nothing_else_d
 
 
 def test_6_1_a_taken_volume_names_the_claim_in_full_and_bears_our_mark() -> None:
-    patch = p.Take(volume(), claim()).patch
+    patch = p.SetClaimRef(volume(), claim()).patch
     assert patch["spec"]["claimRef"] == {
         "kind": "PersistentVolumeClaim",
         "apiVersion": "v1",
@@ -460,39 +475,42 @@ def test_6_1_a_taken_volume_names_the_claim_in_full_and_bears_our_mark() -> None
 
 
 def test_6_1_a_volume_reserved_by_a_user_bears_no_mark_of_ours() -> None:
-    assert "metadata" not in p.Take(volume(ref=""), claim()).patch
+    assert "metadata" not in p.SetClaimRef(volume(ref=""), claim()).patch
 
 
 def test_6_3_the_claim_is_marked_as_ours_only_when_we_pointed_it() -> None:
-    assert p.Point("v", claim()).patch == {
+    assert p.SetVolumeName("v", claim()).patch == {
         "metadata": {"annotations": DONE | OURS},
         "spec": {"volumeName": "v"},
     }
-    assert p.Point("v", claim(volumeName="v")).patch == {"metadata": {"annotations": DONE}}
+    assert p.SetVolumeName("v", claim(volumeName="v")).patch == {"metadata": {"annotations": DONE}}
 
 
 def test_6_4_size_and_attributes_are_told_when_the_claim_becomes_bound_and_not_again() -> None:
     grown = volume("Bound", "u-c", capacity={"storage": "2Gi"}, volumeAttributesClassName="gold")
-    assert p.Settle(claim(), "Bound", grown).patch["status"] == {
+    assert p.SetClaimStatus(claim(), "Bound", grown).patch["status"] == {
         "phase": "Bound",
         "accessModes": ["ReadWriteOnce"],
         "capacity": {"storage": "2Gi"},
         "currentVolumeAttributesClassName": "gold",
     }
-    assert p.Settle(bound(), "Bound", grown).patch["status"] == {
+    assert p.SetClaimStatus(bound(), "Bound", grown).patch["status"] == {
         "phase": "Bound",
         "accessModes": ["ReadWriteOnce"],
     }
-    assert "currentVolumeAttributesClassName" not in p.Settle(bound("Lost"), "Bound", grown).patch["status"]
+    assert (
+        "currentVolumeAttributesClassName"
+        not in p.SetClaimStatus(bound("Lost"), "Bound", grown).patch["status"]
+    )
 
 
 def test_6_4_a_volume_that_is_being_resized_tells_its_size_before() -> None:
     growing = volume(notes={binding.PRE_RESIZE_CAPACITY: "512Mi"})
-    assert p.Settle(claim(), "Bound", growing).patch["status"]["capacity"] == {"storage": "512Mi"}
+    assert p.SetClaimStatus(claim(), "Bound", growing).patch["status"]["capacity"] == {"storage": "512Mi"}
 
 
 def test_6_4_without_a_volume_the_status_is_emptied() -> None:
-    assert p.Settle(bound(), "Lost").patch == {
+    assert p.SetClaimStatus(bound(), "Lost").patch == {
         "status": {
             "phase": "Lost",
             "accessModes": None,
@@ -503,11 +521,11 @@ def test_6_4_without_a_volume_the_status_is_emptied() -> None:
 
 
 def test_unbinding_removes_our_pointer_and_only_the_uid_of_a_users() -> None:
-    assert p.Unbind(volume("Bound", "u-c", OURS)).patch == {
+    assert p.UnbindVolume(volume("Bound", "u-c", OURS)).patch == {
         "metadata": {"annotations": {binding.BOUND_BY_CONTROLLER: None}},
         "spec": {"claimRef": None},
     }
-    assert p.Unbind(volume("Bound", "u-c")).patch == {"spec": {"claimRef": {"uid": None}}}
+    assert p.UnbindVolume(volume("Bound", "u-c")).patch == {"spec": {"claimRef": {"uid": None}}}
 
 
 def test_0_2_finalizers_follow_the_policy() -> None:
@@ -518,5 +536,5 @@ def test_0_2_finalizers_follow_the_policy() -> None:
         finalizers=[binding.IN_TREE_FINALIZER, binding.EXTERNAL_FINALIZER, "mine"],
     )
     (step,) = plan_volume(VolumeView(kept))
-    assert isinstance(step, p.Amend)
+    assert isinstance(step, p.FixMetadata)
     assert step.patch == {"metadata": {"finalizers": ["mine"]}}

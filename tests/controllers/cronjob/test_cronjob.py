@@ -19,7 +19,7 @@ from volplane.api.core import Event, Pod
 from volplane.api.errors import Invalid
 from volplane.client.client import Client
 from volplane.controllers.cronjob.controller import CronJobs
-from volplane.controllers.cronjob.plan import MOMENT, Remove, Report, Start, plan
+from volplane.controllers.cronjob.plan import MOMENT, CreateJob, DeleteJob, SetCronJobStatus, plan
 from volplane.controllers.garbage.controller import Garbage
 from volplane.controllers.job.controller import Jobs
 from volplane.rules.pods import has_ended
@@ -56,7 +56,7 @@ def job(moment: str, end: str = "", started: str = "2026-01-01T00:00:00Z") -> Jo
 
 
 def started(steps: list[Any]) -> list[str]:
-    return [s.job.metadata.annotations[MOMENT] for s in steps if isinstance(s, Start)]
+    return [s.job.metadata.annotations[MOMENT] for s in steps if isinstance(s, CreateJob)]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_what_starts(wanted: CronJob, jobs: list[Job], expected: list[str]) -> N
 def test_replacing_removes_what_runs() -> None:
     before = job("2026-01-01T11:50:00Z")
     steps = list(plan(cron(concurrencyPolicy="Replace"), [before], NOW))
-    assert [s.job for s in steps if isinstance(s, Remove)] == [before]
+    assert [s.job for s in steps if isinstance(s, DeleteJob)] == [before]
     assert started(steps) == ["2026-01-01T12:00:00Z"]
 
 
 def test_a_job_is_named_after_its_moment_and_looks_like_the_template() -> None:
-    (start,) = [s for s in plan(cron(), [], NOW) if isinstance(s, Start)]
+    (start,) = [s for s in plan(cron(), [], NOW) if isinstance(s, CreateJob)]
     assert start.job.name == f"tick-{int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()) // 60}"
     assert start.job.metadata.labels == {"app": "tick"}
     assert [r.kind for r in start.job.metadata.owner_references] == ["CronJob"]
@@ -118,7 +118,7 @@ def test_history_is_bounded() -> None:
         failedJobsHistoryLimit=1,
     )
     steps = list(plan(wanted, [*done, *failed], NOW))
-    assert [s.job for s in steps if isinstance(s, Remove)] == [done[0], done[1], failed[0]]
+    assert [s.job for s in steps if isinstance(s, DeleteJob)] == [done[0], done[1], failed[0]]
 
 
 def test_too_many_missed_moments_are_told() -> None:
@@ -130,7 +130,9 @@ def test_too_many_missed_moments_are_told() -> None:
 
 
 def test_the_status_shows_what_runs() -> None:
-    (report,) = [s for s in plan(cron(), [job("2026-01-01T12:00:00Z")], NOW) if isinstance(s, Report)]
+    (report,) = [
+        s for s in plan(cron(), [job("2026-01-01T12:00:00Z")], NOW) if isinstance(s, SetCronJobStatus)
+    ]
     assert report.status.last_schedule_time == "2026-01-01T12:00:00Z"
     (active,) = report.status.active
     assert (active.kind, active.api_version, active.uid) == ("Job", "batch/v1", "2026-01-01T12:00:00Z")

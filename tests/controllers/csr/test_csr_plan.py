@@ -12,10 +12,10 @@ from volplane.api.certificates import CertificateSigningRequest
 from volplane.controllers.csr.plan import (
     KUBELET_CLIENT,
     KUBELET_SERVING,
-    Ask,
-    Fail,
-    Forget,
-    Sign,
+    ApproveIfAllowed,
+    DeleteRequest,
+    RejectRequest,
+    SignCertificate,
     Subject,
     plan,
 )
@@ -50,8 +50,12 @@ def request(
 HOUR = timedelta(hours=1)
 APPROVED = request(KUBELET_CLIENT, "u", timedelta(), None, "", "Approved")
 CASES: dict[str, tuple[CertificateSigningRequest, Subject, list[Any]]] = {
-    "a bootstrapping machine is asked about": (request(), NODE, [Ask, Wait]),
-    "a node that renews itself has a narrower right": (request(user=NODE.name), NODE, [Ask, Ask, Wait]),
+    "a bootstrapping machine is asked about": (request(), NODE, [ApproveIfAllowed, Wait]),
+    "a node that renews itself has a narrower right": (
+        request(user=NODE.name),
+        NODE,
+        [ApproveIfAllowed, ApproveIfAllowed, Wait],
+    ),
     "a node of other organizations is not recognized": (
         request(),
         Subject("system:node:n1", ("system:masters",)),
@@ -61,18 +65,18 @@ CASES: dict[str, tuple[CertificateSigningRequest, Subject, list[Any]]] = {
     "usages beyond a client's are not recognized": (request(usages=SERVING), NODE, [Wait]),
     "a client has no host names": (request(), SERVER, [Wait]),
     "serving certificates are approved by people": (request(KUBELET_SERVING, usages=SERVING), SERVER, [Wait]),
-    "what is approved is signed": (APPROVED, NODE, [Sign, Wait]),
+    "what is approved is signed": (APPROVED, NODE, [SignCertificate, Wait]),
     "an approved serving certificate is signed": (
         request(KUBELET_SERVING, NODE.name, timedelta(), SERVING, "", "Approved"),
         SERVER,
-        [Sign, Wait],
+        [SignCertificate, Wait],
     ),
     "a serving certificate needs a name": (
         request(KUBELET_SERVING, NODE.name, timedelta(), SERVING, "", "Approved"),
         NODE,
-        [Fail, Wait],
+        [RejectRequest, Wait],
     ),
-    "what is approved but wrong fails": (APPROVED, Subject(), [Fail, Wait]),
+    "what is approved but wrong fails": (APPROVED, Subject(), [RejectRequest, Wait]),
     "what failed is left": (
         request(KUBELET_CLIENT, "u", timedelta(), None, "", "Approved", "Failed"),
         NODE,
@@ -89,8 +93,12 @@ CASES: dict[str, tuple[CertificateSigningRequest, Subject, list[Any]]] = {
         NODE,
         [Wait],
     ),
-    "and is then forgotten": (request(KUBELET_CLIENT, "u", HOUR, None, "YQ==", "Approved"), NODE, [Forget]),
-    "what nobody decides is forgotten after a day": (request(age=24 * HOUR), NODE, [Forget]),
+    "and is then forgotten": (
+        request(KUBELET_CLIENT, "u", HOUR, None, "YQ==", "Approved"),
+        NODE,
+        [DeleteRequest],
+    ),
+    "what nobody decides is forgotten after a day": (request(age=24 * HOUR), NODE, [DeleteRequest]),
 }
 
 

@@ -12,7 +12,7 @@ from volplane.api import codec
 from volplane.api.core import Pod
 from volplane.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from volplane.base import clock
-from volplane.controllers.disruption.plan import Report, plan
+from volplane.controllers.disruption.plan import SetBudgetStatus, plan
 from volplane.rules.steps import Say, Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ THREE = FOUR[:3]
 
 
 def status_of(wanted: PodDisruptionBudget, pods: list[Pod]) -> PodDisruptionBudgetStatus:
-    (report,) = [s for s in plan(wanted, pods, SCALES, NOW) if isinstance(s, Report)]
+    (report,) = [s for s in plan(wanted, pods, SCALES, NOW) if isinstance(s, SetBudgetStatus)]
     return report.status
 
 
@@ -106,7 +106,7 @@ def test_what_is_allowed(
 def test_an_eviction_that_was_granted_counts_until_it_shows_or_two_minutes() -> None:
     granted = {"disruptedPods": {"p0": stamp(50), "p1": stamp(121), "gone": stamp(1)}}
     steps = list(plan(budget(granted, minAvailable=1), FOUR, SCALES, NOW))
-    (report,) = [s for s in steps if isinstance(s, Report)]
+    (report,) = [s for s in steps if isinstance(s, SetBudgetStatus)]
     assert report.status.disrupted_pods == {"p0": stamp(50)}
     assert (report.status.current_healthy, report.status.disruptions_allowed) == (3, 2)
     assert [s.seconds for s in steps if isinstance(s, Wait)] == [70.0]
@@ -114,7 +114,7 @@ def test_an_eviction_that_was_granted_counts_until_it_shows_or_two_minutes() -> 
 
 def test_pods_that_nobody_scales_make_it_fail_safe() -> None:
     steps = list(plan(budget(maxUnavailable=1), [pod("x", owner="daemon")], SCALES, NOW))
-    (report,) = [s for s in steps if isinstance(s, Report)]
+    (report,) = [s for s in steps if isinstance(s, SetBudgetStatus)]
     assert report.status.disruptions_allowed == 0
     (condition,) = report.status.conditions
     assert (condition.reason, condition.message) == ("SyncFailed", 'found no controllers for pod "x"')

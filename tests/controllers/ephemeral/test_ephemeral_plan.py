@@ -7,7 +7,7 @@ import pytest
 from volplane.api import codec
 from volplane.api.core import PersistentVolumeClaim, Pod
 from volplane.api.meta import ObjectMeta
-from volplane.controllers.ephemeral.plan import Make, Refuse, plan
+from volplane.controllers.ephemeral.plan import CreateEphemeralClaim, ReportClaimConflict, plan
 from volplane.rules.workloads import owner_reference
 
 TEMPLATE = {
@@ -41,7 +41,7 @@ FOREIGN = PersistentVolumeClaim(metadata=ObjectMeta(name="web-a", namespace="ns"
 )
 def test_what_a_pod_needs(given: Pod, claims: dict[str, PersistentVolumeClaim], expected: list[str]) -> None:
     said = [
-        f"make {step.claim.name}" if isinstance(step, Make) else f"refuse {step.volume}"
+        f"make {step.claim.name}" if isinstance(step, CreateEphemeralClaim) else f"refuse {step.volume}"
         for step in plan(given, claims)
     ]
     assert said == expected
@@ -49,7 +49,7 @@ def test_what_a_pod_needs(given: Pod, claims: dict[str, PersistentVolumeClaim], 
 
 def test_the_claim_is_the_template_owned_by_the_pod() -> None:
     (step,) = plan(pod("a"), {})
-    assert isinstance(step, Make)
+    assert isinstance(step, CreateEphemeralClaim)
     meta = step.claim.metadata
     assert (meta.namespace, meta.labels, meta.annotations) == ("ns", {"kind": "scratch"}, {"a": "b"})
     (owner,) = meta.owner_references
@@ -62,4 +62,4 @@ def test_the_claim_is_the_template_owned_by_the_pod() -> None:
 
 def test_the_refusal_is_said_in_the_words_users_know() -> None:
     (step,) = plan(pod("a"), {"web-a": FOREIGN})
-    assert step == Refuse("a", "PVC ns/web-a was not created for pod ns/web (pod is not owner)")
+    assert step == ReportClaimConflict("a", "PVC ns/web-a was not created for pod ns/web (pod is not owner)")

@@ -9,7 +9,7 @@ from msgspec import structs
 from tests.controllers.objects import claim, volume
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
-from volplane.controllers.expand.plan import HandOver, PassOn, facts, plan
+from volplane.controllers.expand.plan import SetResizer, StartNodeExpansion, plan, relevant_fields
 from volplane.rules import resizing
 from volplane.rules.steps import Say
 
@@ -39,7 +39,7 @@ def test_a_volume_of_a_plugin_that_is_gone_is_handed_to_the_driver_in_its_place(
     message = (
         "CSI migration enabled for kubernetes.io/aws-ebs; waiting for external resizer to expand the pvc"
     )
-    assert steps == [Say("Normal", "ExternalExpanding", message), HandOver("ebs.csi.aws.com")]
+    assert steps == [Say("Normal", "ExternalExpanding", message), SetResizer("ebs.csi.aws.com")]
 
 
 def test_it_is_handed_over_once() -> None:
@@ -50,7 +50,7 @@ def test_it_is_handed_over_once() -> None:
 
 
 def test_a_flex_volume_goes_on_to_its_node() -> None:
-    assert list(plan(grown(), bound(**FLEX))) == [PassOn("2Gi")]
+    assert list(plan(grown(), bound(**FLEX))) == [StartNodeExpansion("2Gi")]
     with_node = grown(allocatedResourceStatuses={"storage": "NodeResizePending"})
     assert list(plan(with_node, bound(**FLEX))) == []
 
@@ -64,5 +64,5 @@ def test_nothing_is_said_of_who_has_enough_or_another_ones_volume() -> None:
 
 def test_what_the_resizer_writes_is_no_news() -> None:
     busy = grown(allocatedResourceStatuses={"storage": "ControllerResizeInProgress"})
-    assert facts(grown()) == facts(busy)
-    assert facts(grown()) != facts(grown("3Gi"))
+    assert relevant_fields(grown()) == relevant_fields(busy)
+    assert relevant_fields(grown()) != relevant_fields(grown("3Gi"))

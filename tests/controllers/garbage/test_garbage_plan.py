@@ -7,7 +7,14 @@ import pytest
 from volplane.api.apps import ReplicaSet
 from volplane.api.core import Pod
 from volplane.api.meta import ObjectMeta, OwnerReference
-from volplane.controllers.garbage.plan import Delete, Dependent, Disown, Owner, Release, plan
+from volplane.controllers.garbage.plan import (
+    DeleteObject,
+    Dependent,
+    Owner,
+    RemoveDeletionFinalizer,
+    RemoveOwnerRef,
+    plan,
+)
 
 
 def ref(uid: str, *, blocks: bool = True) -> OwnerReference:
@@ -35,12 +42,14 @@ def owner(*finalizers: str) -> ReplicaSet:
         pytest.param({}, [], id="nobody's object stays"),
         pytest.param({"a": Owner.PRESENT}, [], id="its owner lives"),
         pytest.param(
-            {"a": Owner.ABSENT}, [Delete(pod("a"), "Background", (ref("a"),))], id="its owner is gone"
+            {"a": Owner.ABSENT}, [DeleteObject(pod("a"), "Background", (ref("a"),))], id="its owner is gone"
         ),
-        pytest.param({"a": Owner.WAITING}, [Delete(pod("a"), "Foreground")], id="its owner waits for it"),
+        pytest.param(
+            {"a": Owner.WAITING}, [DeleteObject(pod("a"), "Foreground")], id="its owner waits for it"
+        ),
         pytest.param(
             {"a": Owner.ABSENT, "b": Owner.PRESENT},
-            [Disown(pod("a", "b"), ("a",))],
+            [RemoveOwnerRef(pod("a", "b"), ("a",))],
             id="one of two owners is gone",
         ),
         pytest.param(
@@ -55,17 +64,17 @@ def test_what_happens_to_a_dependent(owners: dict[str, Owner], steps: list[objec
 def test_a_foreground_owner_deletes_its_dependents_and_waits_for_those_that_block() -> None:
     mine = owner("foregroundDeletion")
     held = Dependent(pod("a"), ref("a"))
-    assert list(plan(mine, {}, [held])) == [Delete(pod("a"), "Foreground")]
+    assert list(plan(mine, {}, [held])) == [DeleteObject(pod("a"), "Foreground")]
     going = Dependent(pod("a", going=True), ref("a"))
     assert list(plan(mine, {}, [going])) == []
     free = Dependent(pod("a", going=True), ref("a", blocks=False))
-    assert list(plan(mine, {}, [free])) == [Release(mine, "foregroundDeletion")]
+    assert list(plan(mine, {}, [free])) == [RemoveDeletionFinalizer(mine, "foregroundDeletion")]
 
 
 def test_an_orphaning_owner_lets_its_dependents_go_before_it_goes() -> None:
     mine = owner("orphan")
-    assert list(plan(mine, {}, [Dependent(pod("a"), ref("a"))])) == [Disown(pod("a"), ("a",))]
-    assert list(plan(mine, {}, [])) == [Release(mine, "orphan")]
+    assert list(plan(mine, {}, [Dependent(pod("a"), ref("a"))])) == [RemoveOwnerRef(pod("a"), ("a",))]
+    assert list(plan(mine, {}, [])) == [RemoveDeletionFinalizer(mine, "orphan")]
 
 
 def test_an_owner_with_other_finalizers_is_left_alone() -> None:

@@ -12,7 +12,7 @@ from volplane.api import codec
 from volplane.api.batch import Job, JobStatus, UncountedTerminatedPods
 from volplane.api.core import Pod, PodStatus
 from volplane.base import clock
-from volplane.controllers.job import indexes
+from volplane.controllers.job import completion_indexes as indexes
 from volplane.controllers.job import plan as jobs
 from volplane.rules.steps import Say, Wait
 
@@ -69,13 +69,18 @@ def pod(
 
 
 def told(steps: list[jobs.Step]) -> list[str]:
-    words = {jobs.Create: "+", jobs.Delete: "-", jobs.Discard: "x", jobs.Release: "~"}
+    words = {
+        jobs.CreatePod: "+",
+        jobs.DeletePod: "-",
+        jobs.DiscardPod: "x",
+        jobs.RemoveTrackingFinalizer: "~",
+    }
     said: list[str] = []
     for step in steps:
         match step:
-            case jobs.Create(made):
+            case jobs.CreatePod(made):
                 said.append("+" + made.metadata.annotations.get(indexes.ANNOTATION, ""))
-            case jobs.Delete(it) | jobs.Discard(it) | jobs.Release(it):
+            case jobs.DeletePod(it) | jobs.DiscardPod(it) | jobs.RemoveTrackingFinalizer(it):
                 said.append(words[type(step)] + it.name)
             case _:
                 pass
@@ -83,7 +88,7 @@ def told(steps: list[jobs.Step]) -> list[str]:
 
 
 def status_of(steps: list[jobs.Step]) -> JobStatus:
-    (report,) = [s for s in steps if isinstance(s, jobs.Report)]
+    (report,) = [s for s in steps if isinstance(s, jobs.SetJobStatus)]
     return report.status
 
 
@@ -275,7 +280,7 @@ def test_a_pod_knows_its_index() -> None:
 def test_the_success_policy(rule: dict[str, Any], completed: str, met: bool) -> None:
     wanted = indexed({"completedIndexes": completed, "succeeded": 2}, successPolicy={"rules": [rule]})
     steps = run(wanted, pod("a", index=2))
-    conditions = [c for s in steps if isinstance(s, jobs.Report) for c in s.status.conditions]
+    conditions = [c for s in steps if isinstance(s, jobs.SetJobStatus) for c in s.status.conditions]
     assert [c.message for c in conditions] == (["Matched rules at index 0"] if met else [])
     assert ("-a" in told(steps)) is met
 
@@ -343,8 +348,8 @@ def test_suspending_and_resuming_are_told_and_restart_the_clock() -> None:
     [
         pytest.param(None, 9999, [], id="kept"),
         pytest.param(60, 10, [Wait(50.0, "ttlSecondsAfterFinished")], id="not yet"),
-        pytest.param(60, 60, [jobs.Expire()], id="now"),
-        pytest.param(0, 0, [jobs.Expire()], id="at once"),
+        pytest.param(60, 60, [jobs.DeleteExpiredJob()], id="now"),
+        pytest.param(0, 0, [jobs.DeleteExpiredJob()], id="at once"),
     ],
 )
 def test_a_finished_job_expires(ttl: int | None, ago: float, expected: list[jobs.Step]) -> None:

@@ -11,8 +11,15 @@ from msgspec import structs
 
 from volplane.api import codec
 from volplane.api.core import Node, Pod
-from volplane.controllers.nodelifecycle.plan import Lose, Mark, Unready, View, grace_of, plan
-from volplane.controllers.nodelifecycle.zones import Pace, Turns, pause
+from volplane.controllers.nodelifecycle.plan import (
+    MarkPodNotReady,
+    SetTaints,
+    SetUnknown,
+    View,
+    grace_of,
+    plan,
+)
+from volplane.controllers.nodelifecycle.zones import EvictionPace, Pace, pause
 from volplane.rules.steps import Say, Wait
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,7 +48,7 @@ def look(which: Node, silent: float = 0.0, **more: Any) -> list[Any]:
 
 def marked(steps: list[Any]) -> list[str] | None:
     for step in steps:
-        if isinstance(step, Mark):
+        if isinstance(step, SetTaints):
             return [f"{t.key.replace('node.kubernetes.io/', 'n/')}:{t.effect}" for t in step.taints]
     return None
 
@@ -118,7 +125,7 @@ def test_taints_follow_the_node(which: Node, silent: float, turn: float, expecte
 
 def test_a_silent_node_is_unknown_in_everything_its_kubelet_reported() -> None:
     steps = look(node(conditions={**READY, "NetworkUnavailable": "False"}), 40)
-    (lose,) = [s for s in steps if isinstance(s, Lose)]
+    (lose,) = [s for s in steps if isinstance(s, SetUnknown)]
     assert {c.type for c in lose.conditions} == set(READY)
     for condition in lose.conditions:
         assert (condition.status, condition.reason) == ("Unknown", "NodeStatusUnknown")
@@ -129,7 +136,7 @@ def test_a_silent_node_is_unknown_in_everything_its_kubelet_reported() -> None:
 
 
 def test_a_node_that_never_reported_says_so() -> None:
-    (lose,) = [s for s in look(node(conditions={}), 60) if isinstance(s, Lose)]
+    (lose,) = [s for s in look(node(conditions={}), 60) if isinstance(s, SetUnknown)]
     for condition in lose.conditions:
         assert condition.reason == "NodeStatusNeverUpdated"
         assert condition.message == "Kubelet never posted node status."
@@ -148,17 +155,17 @@ def test_a_healthy_node_is_looked_at_again_when_its_grace_is_over() -> None:
 def test_pods_of_an_unreachable_node_are_ready_no_more() -> None:
     ready = codec.convert(Pod, {"metadata": {"name": "p", "namespace": "ns"}})
     steps = look(node(), 40, pods=[ready])
-    assert Unready(ready) in steps
+    assert MarkPodNotReady(ready) in steps
     assert ("NodeNotReady", "Node is not ready") in [
         (s.reason, s.message) for s in steps if isinstance(s, Say)
     ]
     # A kubelet that says it is not ready still speaks for its pods.
-    assert Unready(ready) not in look(node(conditions={**READY, "Ready": "False"}), 0, pods=[ready])
+    assert MarkPodNotReady(ready) not in look(node(conditions={**READY, "Ready": "False"}), 0, pods=[ready])
 
 
 def test_a_plan_comes_to_rest() -> None:
     which = node(conditions=LOST)
-    (mark,) = [s for s in look(which, 99) if isinstance(s, Mark)]
+    (mark,) = [s for s in look(which, 99) if isinstance(s, SetTaints)]
     assert mark.drives_off
     settled = structs.replace(which, spec=structs.replace(which.spec, taints=mark.taints))
     assert look(settled, 99) == []
@@ -195,9 +202,9 @@ def test_how_fast_nodes_are_given_up(nodes: list[Node], seconds: float) -> None:
 
 
 def test_a_zone_gives_up_one_node_at_a_time() -> None:
-    turns = Turns()
-    assert turns.left("a", 10.0, now=100.0) == 0
-    turns.take("a", 10.0, now=100.0)
-    assert turns.left("a", 10.0, now=104.0) == 6.0
-    assert turns.left("b", 10.0, now=104.0) == 0
-    assert turns.left("a", inf, now=104.0) == inf
+    turns = EvictionPace()
+    assert turns.seconds_left("a", 10.0, now=100.0) == 0
+    turns.note_eviction("a", 10.0, now=100.0)
+    assert turns.seconds_left("a", 10.0, now=104.0) == 6.0
+    assert turns.seconds_left("b", 10.0, now=104.0) == 0
+    assert turns.seconds_left("a", inf, now=104.0) == inf

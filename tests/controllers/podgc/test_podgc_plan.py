@@ -6,7 +6,7 @@ import pytest
 
 from volplane.api import codec
 from volplane.api.core import Node, Pod
-from volplane.controllers.podgc.plan import Remove, plan, surplus
+from volplane.controllers.podgc.plan import RemovePod, plan, surplus
 from volplane.rules.steps import Wait
 
 
@@ -42,7 +42,7 @@ def node(ready: str = "True", *, out: bool = False) -> Node:
     ],
 )
 def test_what_goes(which: Pod, where: Node | None, quarantine: float, expected: str) -> None:
-    words = {Remove: "remove", Wait: "wait"}
+    words = {RemovePod: "remove", Wait: "wait"}
     assert "".join(words[type(s)] for s in plan(which, where, quarantine=quarantine)) == expected
 
 

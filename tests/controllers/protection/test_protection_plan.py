@@ -8,7 +8,14 @@ import pytest
 
 from volplane.api import codec
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
-from volplane.controllers.protection.plan import Protect, Recheck, Release, Step, plan_claim, plan_volume
+from volplane.controllers.protection.plan import (
+    AddFinalizer,
+    RemoveFinalizer,
+    Step,
+    VerifyLive,
+    plan_claim,
+    plan_volume,
+)
 from volplane.rules.steps import UNTIL_CHANGED, Wait
 
 CLAIM, VOLUME = "kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"
@@ -49,13 +56,13 @@ def pod(node: str = "n1", phase: str = "Running", ephemeral: bool = False, **met
 USED = Wait(UNTIL_CHANGED, "still used by pod default/p")
 
 CLAIMS: dict[str, tuple[PersistentVolumeClaim, list[Pod], list[Step]]] = {
-    "new": (claim(False), [], [Protect((CLAIM,))]),
-    "stripped by a user": (claim(False, "mine"), [pod()], [Protect(("mine", CLAIM))]),
+    "new": (claim(False), [], [AddFinalizer((CLAIM,))]),
+    "stripped by a user": (claim(False, "mine"), [pod()], [AddFinalizer(("mine", CLAIM))]),
     "protected": (claim(False, CLAIM), [pod()], []),
     "going, used": (claim(True, CLAIM), [pod()], [USED]),
     "going, its pod has ended": (claim(True, CLAIM), [pod(phase="Succeeded")], [USED]),
-    "going, its pod has no node": (claim(True, CLAIM), [pod(node="")], [Recheck()]),
-    "going, unused": (claim(True, CLAIM), [], [Recheck()]),
+    "going, its pod has no node": (claim(True, CLAIM), [pod(node="")], [VerifyLive()]),
+    "going, unused": (claim(True, CLAIM), [], [VerifyLive()]),
     "going, somebody else's finalizer": (claim(True, "mine"), [], []),
 }
 
@@ -67,7 +74,7 @@ def test_claim(of: PersistentVolumeClaim, users: list[Pod], steps: list[Step]) -
 
 def test_a_claim_is_let_go_only_when_the_server_knows_no_pod_either() -> None:
     going = claim(True, "mine", CLAIM)
-    assert list(plan_claim(going, [], proven=True)) == [Release(("mine",))]
+    assert list(plan_claim(going, [], proven=True)) == [RemoveFinalizer(("mine",))]
     assert list(plan_claim(going, [pod()], proven=True)) == [USED]
 
 
@@ -98,10 +105,10 @@ def test_claims_of_ephemeral_volumes(user: Pod, owner: str, held: bool) -> None:
 
 
 VOLUMES: dict[str, tuple[PersistentVolume, list[Step]]] = {
-    "new": (volume(False, "Pending"), [Protect((VOLUME,))]),
+    "new": (volume(False, "Pending"), [AddFinalizer((VOLUME,))]),
     "protected": (volume(False, "Bound", VOLUME), []),
     "going, bound": (volume(True, "Bound", VOLUME), [Wait(UNTIL_CHANGED, "still bound to claim default/c")]),
-    "going, released": (volume(True, "Released", VOLUME, "mine"), [Release(("mine",))]),
+    "going, released": (volume(True, "Released", VOLUME, "mine"), [RemoveFinalizer(("mine",))]),
     "going, not ours to hold": (volume(True, "Bound", "mine"), []),
 }
 

@@ -88,9 +88,9 @@ def told(steps: list[sts.Step]) -> list[str]:
     said = []
     for step in steps:
         match step:
-            case sts.Create(made, _):
+            case sts.CreatePodWithClaims(made, _):
                 said.append(f"+{made.name.removeprefix('web-')}")
-            case sts.Delete(gone):
+            case sts.DeletePod(gone):
                 said.append(f"-{gone.name.removeprefix('web-')}")
             case _:
                 pass
@@ -162,7 +162,7 @@ def test_ordinals_begin_where_the_set_says() -> None:
 
 def test_a_pod_has_a_name_labels_and_a_host() -> None:
     wanted = stateful(volumeClaimTemplates=TEMPLATES)
-    (create,) = [s for s in sts.plan(view(wanted)) if isinstance(s, sts.Create)]
+    (create,) = [s for s in sts.plan(view(wanted)) if isinstance(s, sts.CreatePodWithClaims)]
     made = create.pod
     assert made.name == "web-0"
     assert made.metadata.labels == {
@@ -180,13 +180,17 @@ def test_a_pod_has_a_name_labels_and_a_host() -> None:
 
 def test_a_claim_stands_before_its_pod_with_the_labels_of_template_and_selector() -> None:
     wanted = stateful(volumeClaimTemplates=TEMPLATES)
-    (create,) = [s for s in sts.plan(view(wanted)) if isinstance(s, sts.Create)]
+    (create,) = [s for s in sts.plan(view(wanted)) if isinstance(s, sts.CreatePodWithClaims)]
     (claim,) = create.claims
     assert (claim.namespace, claim.name) == ("ns", "data-web-0")
     assert claim.metadata.labels == {"tier": "db", "app": "web"}
     assert claim.metadata.owner_references == ()
     # One that is there is used again, whatever it looks like.
-    (again,) = [s for s in sts.plan(view(wanted, claims={claim.name: claim})) if isinstance(s, sts.Create)]
+    (again,) = [
+        s
+        for s in sts.plan(view(wanted, claims={claim.name: claim}))
+        if isinstance(s, sts.CreatePodWithClaims)
+    ]
     assert again.claims == ()
 
 
@@ -223,7 +227,9 @@ def test_a_pod_waits_while_its_claim_is_being_deleted() -> None:
 
 def test_a_pending_pod_gets_its_missing_claims() -> None:
     wanted = stateful(volumeClaimTemplates=TEMPLATES)
-    (supply,) = [s for s in sts.plan(view(wanted, pod(wanted, 0, "pending"))) if isinstance(s, sts.Supply)]
+    (supply,) = [
+        s for s in sts.plan(view(wanted, pod(wanted, 0, "pending"))) if isinstance(s, sts.CreateClaims)
+    ]
     assert [c.name for c in supply.claims] == ["data-web-0"]
 
 
@@ -268,11 +274,11 @@ def test_updates(wanted: StatefulSet, pods: str, expected: list[str]) -> None:
     made = {
         s.pod.name: shown[s.pod.metadata.labels[revisions.POD_LABEL]]
         for s in steps
-        if isinstance(s, sts.Create)
+        if isinstance(s, sts.CreatePodWithClaims)
     }
     assert [word + made.get(f"web-{word[1:]}", "") for word in told(steps)] == expected
     for step in steps:
-        if isinstance(step, sts.Create):
+        if isinstance(step, sts.CreatePodWithClaims):
             image = step.pod.spec.containers[0].image
             assert image == shown[step.pod.metadata.labels[revisions.POD_LABEL]]
 
@@ -287,7 +293,7 @@ def test_an_update_waits_for_the_pod_it_replaced() -> None:
 def test_a_new_template_is_recorded_before_anything_else() -> None:
     steps = list(sts.plan(view(rolling(0), pod(OLD, 0), pod(OLD, 1), pod(OLD, 2), revisions=[recorded(OLD)])))
     first = steps[0]
-    assert isinstance(first, sts.Record)
+    assert isinstance(first, sts.CreateRevision)
     assert (first.revision.number, first.revision.name) == (2, recorded(NEW).name)
     assert first.revision.data["spec"]["template"]["$patch"] == "replace"
     assert first.revision.metadata.labels["app"] == "web"
@@ -297,7 +303,7 @@ def test_a_new_template_is_recorded_before_anything_else() -> None:
 def test_going_back_gives_the_old_revision_the_newest_number() -> None:
     back = structs.replace(OLD, status=StatefulSetStatus(current_revision=recorded(NEW).name))
     steps = list(sts.plan(view(back, pod(NEW, 0), pod(NEW, 1), pod(NEW, 2), revisions=BOTH)))
-    (renumber,) = [s for s in steps if isinstance(s, sts.Renumber)]
+    (renumber,) = [s for s in steps if isinstance(s, sts.SetRevisionNumber)]
     assert (renumber.revision.name, renumber.number) == (recorded(OLD).name, 3)
     assert told(steps) == ["-2"]
 
@@ -307,9 +313,9 @@ def test_history_beyond_the_limit_is_forgotten_oldest_first() -> None:
     past = [recorded(stateful(image=word), n) for n, word in enumerate("abc", 1)]
     steps = list(sts.plan(view(wanted, pod(stateful(image="a"), 0), revisions=past)))
     # `a` still runs, `c` is the one that may stay
-    assert [s.revision.number for s in steps if isinstance(s, sts.Forget)] == [2]
+    assert [s.revision.number for s in steps if isinstance(s, sts.DeleteRevision)] == [2]
     keeps = stateful(image="z", revisionHistoryLimit=-1)
-    assert not [s for s in sts.plan(view(keeps, revisions=past)) if isinstance(s, sts.Forget)]
+    assert not [s for s in sts.plan(view(keeps, revisions=past)) if isinstance(s, sts.DeleteRevision)]
 
 
 # Retention
@@ -346,11 +352,11 @@ def test_a_claim_changes_hands_before_its_pod_is_given_up() -> None:
     wanted = retention("Retain", "Delete")
     claims = {"data-web-0": claim("data-web-0"), "data-web-1": claim("data-web-1")}
     steps = list(sts.plan(view(wanted, pod(wanted, 0), pod(wanted, 1), claims=claims)))
-    acts = [s for s in steps if isinstance(s, sts.Own | sts.Delete)]
+    acts = [s for s in steps if isinstance(s, sts.SetOwnerRefs | sts.DeletePod)]
     own, delete = acts
-    assert isinstance(own, sts.Own)
+    assert isinstance(own, sts.SetOwnerRefs)
     assert [(r.kind, r.uid, r.controller) for r in own.owners] == [("Pod", "pod-1", True)]
-    assert isinstance(delete, sts.Delete)
+    assert isinstance(delete, sts.DeletePod)
 
 
 def test_a_claim_that_goes_with_an_earlier_pod_is_not_used_again() -> None:
@@ -370,14 +376,14 @@ def test_a_claim_that_another_controls_is_left_alone() -> None:
     assert identity.owners(held, wanted, pod(wanted, 0), given_up=False) == (other,)
     mixed = claim("data-web-0", other, owner_reference(wanted))
     steps = list(sts.plan(view(wanted, pod(wanted, 0), claims={"data-web-0": mixed})))
-    (own,) = [s for s in steps if isinstance(s, sts.Own)]
+    (own,) = [s for s in steps if isinstance(s, sts.SetOwnerRefs)]
     assert own.owners == (other,)
     assert [s.reason for s in steps if isinstance(s, Say)] == ["ConflictingController"]
 
 
 def test_a_new_claim_is_born_with_its_owner() -> None:
     wanted = retention("Delete", "Retain")
-    (create,) = [s for s in sts.plan(view(wanted)) if isinstance(s, sts.Create)]
+    (create,) = [s for s in sts.plan(view(wanted)) if isinstance(s, sts.CreatePodWithClaims)]
     assert create.claims[0].metadata.owner_references == (owner_reference(wanted),)
 
 
@@ -393,13 +399,13 @@ def test_orphans_with_our_name_and_labels_are_adopted_before_anything_is_made() 
     foreign = structs.replace(mine, metadata=structs.replace(mine.metadata, name="other-1"))
     unlabelled = structs.replace(mine, metadata=structs.replace(mine.metadata, name="web-2", labels={}))
     steps = list(sts.plan(view(SET, pod(SET, 0), orphans=[mine, foreign, unlabelled])))
-    assert steps == [sts.Adopt(mine)]
+    assert steps == [sts.AdoptObject(mine)]
 
 
 def test_a_pod_that_no_longer_matches_is_let_go() -> None:
     stray = structs.replace(pod(SET, 0), metadata=structs.replace(pod(SET, 0).metadata, labels={"app": "x"}))
     steps = list(sts.plan(view(SET, stray)))
-    assert sts.Release(stray) in steps
+    assert sts.ReleasePod(stray) in steps
     assert told(steps) == ["+0"]
 
 
@@ -407,7 +413,7 @@ def test_an_adopted_pod_gets_its_labels() -> None:
     plain = structs.replace(
         pod(SET, 0), metadata=structs.replace(pod(SET, 0).metadata, labels={"app": "web"})
     )
-    (label,) = [s for s in sts.plan(view(SET, plain)) if isinstance(s, sts.Label)]
+    (label,) = [s for s in sts.plan(view(SET, plain)) if isinstance(s, sts.SetPodLabels)]
     assert label.labels == {
         "statefulset.kubernetes.io/pod-name": "web-0",
         "apps.kubernetes.io/pod-index": "0",
@@ -420,7 +426,7 @@ def test_an_adopted_pod_gets_its_labels() -> None:
 def test_a_set_at_rest_reports_once() -> None:
     pods = [pod(SET, o) for o in range(3)]
     (report,) = sts.plan(view(SET, *pods))
-    assert isinstance(report, sts.Report)
+    assert isinstance(report, sts.SetStatefulSetStatus)
     name = recorded(SET).name
     assert report.status == StatefulSetStatus(
         observed_generation=2,
@@ -439,12 +445,12 @@ def test_a_set_at_rest_reports_once() -> None:
 def test_a_finished_update_makes_the_new_revision_current() -> None:
     wanted = rolling(0)
     half = list(sts.plan(view(wanted, pod(OLD, 0), pod(NEW, 1), pod(NEW, 2), revisions=BOTH)))
-    (report,) = [s for s in half if isinstance(s, sts.Report)]
+    (report,) = [s for s in half if isinstance(s, sts.SetStatefulSetStatus)]
     status = report.status
     assert (status.current_revision, status.update_revision) == (recorded(OLD).name, recorded(NEW).name)
     assert (status.current_replicas, status.updated_replicas) == (1, 2)
     done = list(sts.plan(view(wanted, pod(NEW, 0), pod(NEW, 1), pod(NEW, 2), revisions=BOTH)))
-    (report,) = [s for s in done if isinstance(s, sts.Report)]
+    (report,) = [s for s in done if isinstance(s, sts.SetStatefulSetStatus)]
     assert report.status.current_revision == report.status.update_revision == recorded(NEW).name
     assert report.status.current_replicas == 3
 
@@ -454,14 +460,14 @@ def test_min_ready_seconds_hold_the_next_pod_back_and_ring_in_time() -> None:
     steps = list(sts.plan(view(wanted, pod(wanted, 0, ago=20))))
     assert told(steps) == []
     assert Wait(40.0, "pods must be ready for minReadySeconds") in steps
-    (report,) = [s for s in steps if isinstance(s, sts.Report)]
+    (report,) = [s for s in steps if isinstance(s, sts.SetStatefulSetStatus)]
     assert (report.status.ready_replicas, report.status.available_replicas) == (1, 0)
     assert deeds(wanted, pod(wanted, 0, ago=60)) == ["+1"]
 
 
 def test_a_set_on_its_way_out_only_reports() -> None:
     going = stateful(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-    assert [type(s) for s in sts.plan(view(going, pod(going, 0)))] == [sts.Report]
+    assert [type(s) for s in sts.plan(view(going, pod(going, 0)))] == [sts.SetStatefulSetStatus]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from volplane.api import codec
 from volplane.api.core import Pod, Taint
-from volplane.controllers.tainteviction.plan import Evict, patience, plan
-from volplane.rules.steps import Wait
+from volplane.controllers.tainteviction.plan import EvictPod, TaintView, plan, toleration_seconds
+from volplane.rules.steps import Say, Wait
 
 LOST = Taint(key="lost", effect="NoExecute")
 SICK = Taint(key="sick", value="very", effect="NoExecute")
@@ -46,16 +46,27 @@ def tolerating(key: str, seconds: int | None = None, **more: Any) -> dict[str, A
         ),
     ],
 )
-def test_patience(which: Pod, taints: list[Taint], seconds: float) -> None:
-    assert patience(which, taints) == seconds
+def test_toleration_seconds(which: Pod, taints: list[Taint], seconds: float) -> None:
+    assert toleration_seconds(which, taints) == seconds
 
 
 def test_a_pod_waits_and_then_goes() -> None:
     which = pod(tolerating("lost", 300))
-    assert list(plan(which, [LOST], 100)) == [Wait(200.0, "tolerates lost for a while")]
-    assert list(plan(which, [LOST], 300)) == [Evict()]
+    assert list(plan(TaintView(which, [LOST], 100))) == [Wait(200.0, "tolerates lost for a while")]
+    assert list(plan(TaintView(which, [LOST], 300))) == [EvictPod()]
 
 
 def test_a_pod_that_goes_already_is_left_alone() -> None:
-    assert list(plan(pod(going=True), [LOST], 0)) == []
-    assert list(plan(pod(on=""), [LOST], 0)) == []
+    assert list(plan(TaintView(pod(going=True), [LOST]))) == []
+    assert list(plan(TaintView(pod(on=""), [LOST]))) == []
+
+
+def test_a_pod_that_was_to_go_and_may_stay_after_all_is_told_so() -> None:
+    which = pod(tolerating("lost", 300))
+    (event,) = plan(TaintView(which, [], announced=True))
+    assert isinstance(event, Say)
+    assert (event.reason, event.message) == (
+        "TaintManagerEviction",
+        f"Cancelling deletion of Pod {which.key}",
+    )
+    assert list(plan(TaintView(which, []))) == []

@@ -82,14 +82,14 @@ def test_a_replica_set_keeps_its_number(
     replicas: int | None, pods: list[Pod], creates: int, deletes: list[str]
 ) -> None:
     steps = list(replica.plan(replicaset(replicas), pods, NOW))
-    assert sum(s.count for s in steps if isinstance(s, replica.Create)) == creates
-    assert [s.pod.name for s in steps if isinstance(s, replica.Delete)] == deletes
+    assert sum(isinstance(s, replica.CreatePod) for s in steps) == creates
+    assert [s.pod.name for s in steps if isinstance(s, replica.DeletePod)] == deletes
 
 
 def test_a_replica_set_at_rest_reports_once() -> None:
     pods = [pod("a"), pod("b")]
     (report,) = replica.plan(replicaset(), pods, NOW)
-    assert isinstance(report, replica.Report)
+    assert isinstance(report, replica.SetReplicaSetStatus)
     assert report.status.ready_replicas == 2
     assert report.status.observed_generation == 3
     assert list(replica.plan(structs.replace(replicaset(), status=report.status), pods, NOW)) == []
@@ -118,26 +118,26 @@ def made(wanted: Deployment, replicas: int, ready: int, revision: str) -> Replic
 
 
 def scales(steps: list[deploy.Step]) -> dict[str, int]:
-    return {s.set.name: s.replicas for s in steps if isinstance(s, deploy.Scale)}
+    return {s.set.name: s.replicas for s in steps if isinstance(s, deploy.ScaleReplicaSet)}
 
 
 def test_a_new_deployment_makes_one_set_with_all_replicas() -> None:
     (create, report) = deploy.plan(deployment(), [], "now")
-    assert isinstance(create, deploy.Create)
+    assert isinstance(create, deploy.CreateReplicaSet)
     assert create.set.spec.replicas == 4
     assert create.set.metadata.annotations[deploy.REVISION] == "1"
     hash = create.set.metadata.labels[deploy.HASH_LABEL]
     assert create.set.name == f"d-{hash}"
     assert create.set.spec.selector is not None
     assert create.set.spec.selector.match_labels == {"app": "x", deploy.HASH_LABEL: hash}
-    assert isinstance(report, deploy.Report)
+    assert isinstance(report, deploy.SetDeploymentStatus)
 
 
 def test_a_rolling_update_surges_by_a_quarter_and_ends() -> None:
     old, new = deployment(image="a"), deployment(image="b")
     first = made(old, 4, 4, "1")
     (create, *_) = deploy.plan(new, [first], "now")
-    assert isinstance(create, deploy.Create)
+    assert isinstance(create, deploy.CreateReplicaSet)
     assert create.set.spec.replicas == 1
     assert create.set.metadata.annotations[deploy.REVISION] == "2"
     # The new pod is ready: the old set may fall to what keeps three ready.
@@ -169,14 +169,14 @@ def test_going_back_to_an_old_template_reuses_its_set() -> None:
     wanted = deployment(image="a")
     back = made(wanted, 0, 0, "1")
     steps = list(deploy.plan(wanted, [back, made(deployment(image="b"), 4, 4, "2")], "now"))
-    assert [s.revision for s in steps if isinstance(s, deploy.Revise)] == [3]
+    assert [s.revision for s in steps if isinstance(s, deploy.SetRevision)] == [3]
 
 
 def test_a_deployment_at_rest_writes_nothing() -> None:
     wanted = deployment()
     held = made(wanted, 4, 4, "1")
     (report,) = deploy.plan(wanted, [held], "now")
-    assert isinstance(report, deploy.Report)
+    assert isinstance(report, deploy.SetDeploymentStatus)
     assert list(deploy.plan(structs.replace(wanted, status=report.status), [held], "later")) == []
 
 
@@ -204,32 +204,31 @@ def on(wanted: DaemonSet, where: str, *, ready: bool = True) -> Pod:
 def test_every_eligible_node_gets_one_pod_tied_to_it() -> None:
     nodes = [node("a"), node("b", Taint(key="k", effect="NoSchedule")), node("c")]
     steps = list(daemon.plan(daemonset(), nodes, [on(daemonset(), "c")], NOW))
-    (create,) = [s for s in steps if isinstance(s, daemon.Create)]
-    assert create.node == "a"
+    (create,) = [s for s in steps if isinstance(s, daemon.CreatePod)]
     assert daemon.target_of(create.pod) == "a"
 
 
 def test_a_cordoned_or_unready_node_keeps_its_daemon() -> None:
     cordoned = node("a", Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"))
     steps = list(daemon.plan(daemonset(), [cordoned], [on(daemonset(), "a")], NOW))
-    assert [s for s in steps if isinstance(s, daemon.Delete)] == []
+    assert [s for s in steps if isinstance(s, daemon.DeletePod)] == []
 
 
 def test_a_pod_on_a_node_that_left_is_deleted() -> None:
     steps = list(daemon.plan(daemonset(), [node("a")], [on(daemonset(), "a"), on(daemonset(), "gone")], NOW))
-    assert [s.pod.name for s in steps if isinstance(s, daemon.Delete)] == ["d-gone"]
+    assert [s.pod.name for s in steps if isinstance(s, daemon.DeletePod)] == ["d-gone"]
 
 
 def test_an_update_replaces_one_ready_daemon_at_a_time() -> None:
     old, new = daemonset("a"), daemonset("b")
     steps = list(daemon.plan(new, [node("a"), node("b")], [on(old, "a"), on(old, "b")], NOW))
-    assert len([s for s in steps if isinstance(s, daemon.Delete)]) == 1
+    assert len([s for s in steps if isinstance(s, daemon.DeletePod)]) == 1
 
 
 def test_a_daemon_set_at_rest_reports_once() -> None:
     wanted, pods = daemonset(), [on(daemonset(), "a")]
     (report,) = daemon.plan(wanted, [node("a")], pods, NOW)
-    assert isinstance(report, daemon.Report)
+    assert isinstance(report, daemon.SetDaemonSetStatus)
     assert report.status.number_ready == report.status.desired_number_scheduled == 1
     assert list(daemon.plan(structs.replace(wanted, status=report.status), [node("a")], pods, NOW)) == []
 
@@ -248,7 +247,7 @@ def test_a_replica_is_available_when_it_was_ready_for_long_enough() -> None:
     wanted = replicaset()
     wanted = structs.replace(wanted, spec=structs.replace(wanted.spec, min_ready_seconds=30))
     report, wait = replica.plan(wanted, [aged(pod("a"), 40), aged(pod("b"), 10)], NOW)
-    assert isinstance(report, replica.Report)
+    assert isinstance(report, replica.SetReplicaSetStatus)
     assert (report.status.ready_replicas, report.status.available_replicas) == (2, 1)
     assert wait == Wait(20.0, "pods must be ready for minReadySeconds")
 
@@ -267,6 +266,6 @@ def test_a_daemon_is_available_when_it_was_ready_for_long_enough() -> None:
     nodes = [node("a"), node("b")]
     updated, outdated = aged(on(wanted, "a"), 10), aged(on(daemonset("a"), "b"), 99)
     report, wait = daemon.plan(wanted, nodes, [updated, outdated], NOW)  # nothing is replaced meanwhile
-    assert isinstance(report, daemon.Report)
+    assert isinstance(report, daemon.SetDaemonSetStatus)
     assert (report.status.number_ready, report.status.number_available) == (2, 1)
     assert wait == Wait(20.0, "pods must be ready for minReadySeconds")

@@ -1,4 +1,4 @@
-"""What of an object matters to attaching; the functions over lists are indexes of the caches."""
+"""What of an object matters to attaching; the functions that return lists are index functions."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def attached_node(attachment: VolumeAttachment) -> list[str]:
     return [attachment.spec.node_name]
 
 
-def listing_of(node: Node) -> list[str]:
+def listed_volumes(node: Node) -> list[str]:
     return [v.name for v in node.status.volumes_attached]
 
 
 def split(volume: str) -> tuple[str, str] | None:
-    """Driver and handle of a unique name; None where it does not say so without doubt."""
+    """Driver and handle of a unique name; None where that is ambiguous."""
     driver, separator, handle = volume.removeprefix(CSI).partition("^")
     return (driver, handle) if volume.startswith(CSI) and separator and "^" not in handle else None
 
@@ -53,13 +53,13 @@ def is_managed(node: Node) -> bool:
     return MANAGED in node.metadata.annotations
 
 
-def stance(pod: Pod) -> tuple[str, bool]:
-    """What of a pod decides about its volumes."""
+def relevant_pod_fields(pod: Pod) -> tuple[str, bool]:
+    """The fields of a pod that decide about its volumes."""
     return pod.spec.node_name, pods.has_let_go(pod)
 
 
-def bearing(node: Node) -> tuple[bool, bool, bool]:
-    """What of a node decides about all its volumes."""
+def relevant_node_fields(node: Node) -> tuple[bool, bool, bool]:
+    """The fields of a node that decide about all its volumes."""
     return taints.is_ready(node), taints.is_out_of_service(node), is_managed(node)
 
 

@@ -1,17 +1,16 @@
 """Where a volume is to be attached and from where detached, decided from objects alone.
 
-The state of an attachment is read from its VolumeAttachment: absent is detached, `attached` is confirmed,
-and everything between is uncertain, for as long as the attacher has not answered. So nothing is forgotten
-when the controller dies.
+The state of an attachment is read from its VolumeAttachment: without one the volume is detached, with
+`attached` it is attached, and anything else is uncertain, for as long as the attacher has not answered. So
+nothing is forgotten when the controller dies.
 
-The hand-shake with the node is what makes detaching safe. The node says `volumesInUse` first and then looks
-for the volume in `volumesAttached`; we take it out of `volumesAttached` first and then look at
-`volumesInUse`. Whoever comes second sees the other.
+Detaching is safe because of the order in which node and controller write and read. The node writes
+`volumesInUse` first and then looks for the volume in `volumesAttached`; the controller removes it from
+`volumesAttached` first and then looks at `volumesInUse`. Whoever comes second sees the other's write.
 
-The subtle thing: an uncertain attachment elsewhere does not keep an exclusive volume from its new node for
-ever. An attach that failed does not count at all; a detach gets the attacher's whole time even if it failed
-meanwhile, because the disk is most likely still there. After that the driver has the last word, as it always
-has.
+An uncertain attachment on another node does not block an exclusive volume for ever. An attach that failed
+does not count; a detach gets the attacher's whole time even if it failed meanwhile, because the disk is most
+likely still attached. After that the driver decides, as it always does.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import Literal
 from msgspec import Struct
 
 from volplane.api.core import Pod
-from volplane.rules.steps import UNTIL_CHANGED, Wait
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait
 
-UNMOUNT_GRACE = 360.0  # seconds that a node which does not answer gets to unmount, before detaching by force
-ANSWER = 120.0  # seconds that the attacher gets, each time, unless told otherwise
+UNMOUNT_GRACE = 360.0  # seconds that a node that is not ready gets to unmount before a forced detach
+ANSWER = 120.0  # seconds that the attacher gets for each attach or detach
 EARLY = 0.01  # seconds by which a timer may ring before its time and still be right
 
 DELETING = "volume attachment is being deleted"
@@ -33,7 +32,7 @@ TIMED_OUT = "timed out waiting for external-attacher of {} CSI driver to attach 
 EXCLUSIVE = "Volume is already exclusively attached to one node and can't be attached to another"
 
 
-class Held(Struct, frozen=True):
+class ExistingAttachment(Struct, frozen=True):
     """One VolumeAttachment of the volume."""
 
     node: str
@@ -47,14 +46,14 @@ class Held(Struct, frozen=True):
     waiting_for: float = 0.0  # seconds since the attacher was asked to attach or detach it
 
 
-class Place(Struct, frozen=True):
-    """A node, as far as this volume is concerned."""
+class NodeFacts(Struct, frozen=True):
+    """What of a node matters to one volume."""
 
     ready: bool = True
-    fenced: bool = False  # out-of-service taint: the operator vouches that nothing runs there
-    gone: bool = False  # its Node was deleted, which says the same; the disk service has the last word
-    in_use: bool = False  # the volume stands in volumesInUse, or did when the node was last seen
-    listed: bool = False  # the volume stands in volumesAttached
+    fenced: bool = False  # out-of-service taint: the operator confirms that nothing runs there
+    gone: bool = False  # its Node was deleted, which confirms the same; the disk service decides
+    in_use: bool = False  # the volume is in volumesInUse, or was when the node was last seen
+    listed: bool = False  # the volume is in volumesAttached
 
 
 class View(Struct, frozen=True):
@@ -63,75 +62,82 @@ class View(Struct, frozen=True):
     handle: str = ""
     shareable: bool = False
     wanted: Mapping[str, Sequence[Pod]] = {}  # node → pods that need the volume there
-    held: Sequence[Held] = ()
-    places: Mapping[str, Place] = {}
-    told: frozenset[str] = frozenset()  # nodes whose pods know already that the volume is elsewhere
+    attachments: Sequence[ExistingAttachment] = ()
+    nodes: Mapping[str, NodeFacts] = {}
+    reported: frozenset[str] = frozenset()  # nodes whose pods were told that the volume is elsewhere
     grace: float = UNMOUNT_GRACE
     answer: float = ANSWER
     force: bool = True  # detach by force after the grace
 
 
-class Attach(Struct, frozen=True):
+class CreateAttachment(Struct, frozen=True):
     node: str
 
 
-class Detach(Struct, frozen=True):
-    held: Held
+class DeleteAttachment(Struct, frozen=True):
+    attachment: ExistingAttachment
     check: bool = True  # ask the node's status once more, live
     forced: Literal["", "timeout", "out-of-service", "node-deleted"] = ""
 
 
-class List(Struct, frozen=True):
-    """The node's `volumesAttached` gains the volume: it is attached, and the node may go on."""
+class AddToVolumesAttached(Struct, frozen=True):
+    """Add the volume to the node's `volumesAttached`: it is attached, and the node may mount it."""
 
     node: str
 
 
-class Unlist(Struct, frozen=True):
+class RemoveFromVolumesAttached(Struct, frozen=True):
     node: str
 
 
-class Fail(Struct, frozen=True):
-    """The pods on the node are told, again and again but ever more rarely."""
+class ReportAttachFailure(Struct, frozen=True):
+    """Record the failure as an event on the pods of the node, with pauses that grow."""
 
     node: str
     message: str
 
 
-class Conflict(Struct, frozen=True):
-    """The pods on the node are told once that the volume is elsewhere, and who has it there."""
+class ReportMultiAttach(Struct, frozen=True):
+    """Record once, on the pods of the node, that the volume is attached elsewhere, and who uses it there."""
 
     node: str
     pods: Sequence[Pod] = ()
 
 
-Step = Attach | Detach | List | Unlist | Fail | Conflict | Wait
+Step = (
+    CreateAttachment
+    | DeleteAttachment
+    | AddToVolumesAttached
+    | RemoveFromVolumesAttached
+    | ReportAttachFailure
+    | ReportMultiAttach
+)
 
 
-def plan(view: View) -> Iterator[Step]:
+def plan(view: View) -> Iterator[Step | CommonStep]:
     # Detaches first: a volume that moves leaves its old node before it enters the new one.
-    on = {held.node: held for held in view.held}
+    on = {held.node: held for held in view.attachments}
     first = ""  # what an exclusive volume does before it enters another node
-    for held in view.held:
+    for held in view.attachments:
         if held.node not in view.wanted:
             steps = list(leaving(view, held))
-            if any(isinstance(step, Detach) for step in steps):
+            if any(isinstance(step, DeleteAttachment) for step in steps):
                 first = f"it leaves {held.node} first"
             yield from steps
-    for node, place in sorted(view.places.items()):
+    for node, place in sorted(view.nodes.items()):
         # The attachment was deleted by somebody else, or the node's status outlived it.
         if place.listed and node not in on:
-            yield Unlist(node)
+            yield RemoveFromVolumesAttached(node)
     for node in sorted(view.wanted):
         if node in on:
             yield from awaiting(view, on[node])
         elif view.shareable:
-            yield Attach(node)
+            yield CreateAttachment(node)
         elif first:
             yield Wait(UNTIL_CHANGED, f"not free for {node}: {first}")
         else:
             steps = list(entering(view, node))
-            if any(isinstance(step, Attach) for step in steps):
+            if any(isinstance(step, CreateAttachment) for step in steps):
                 first = f"it goes to {node} first"
             yield from steps
 
@@ -139,13 +145,15 @@ def plan(view: View) -> Iterator[Step]:
 # --- leaving
 
 
-def leaving(view: View, held: Held) -> Iterator[Step]:
-    place = view.places.get(held.node, Place(ready=False))
+def leaving(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
+    place = view.nodes.get(held.node, NodeFacts(ready=False))
     overdue = view.force and held.unwanted_for >= view.grace - EARLY
     if held.deleting:
         if place.listed:
-            yield Unlist(held.node)
-        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
+            yield RemoveFromVolumesAttached(held.node)
+        yield Wait(
+            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"detach it from {held.node}", held.detach_error)
+        )
     elif place.fenced or place.gone or overdue:
         forced: Literal["timeout", "out-of-service", "node-deleted"] = "timeout"
         if not overdue:
@@ -153,9 +161,9 @@ def leaving(view: View, held: Held) -> Iterator[Step]:
         if place.in_use and place.ready and not place.fenced:
             yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")  # a healthy node is waited for, forever
         else:
-            yield from _leave(place, Detach(held, check=False, forced=forced))
+            yield from _leave(place, DeleteAttachment(held, check=False, forced=forced))
     elif not place.in_use:
-        yield from _leave(place, Detach(held))
+        yield from _leave(place, DeleteAttachment(held))
     elif place.ready:
         yield Wait(UNTIL_CHANGED, f"{held.node} still mounts it")
     elif view.force:
@@ -166,22 +174,22 @@ def leaving(view: View, held: Held) -> Iterator[Step]:
         yield Wait(UNTIL_CHANGED, f"{held.node} is not ready and may still mount it")
 
 
-def _leave(place: Place, detach: Detach) -> Iterator[Step]:
+def _leave(place: NodeFacts, detach: DeleteAttachment) -> Iterator[Step | CommonStep]:
     if place.listed:
-        yield Unlist(detach.held.node)
+        yield RemoveFromVolumesAttached(detach.attachment.node)
     yield detach
 
 
 # --- entering
 
 
-def entering(view: View, node: str) -> Iterator[Step]:
+def entering(view: View, node: str) -> Iterator[Step | CommonStep]:
     """An exclusive volume wants to go to a node where it has no attachment yet."""
-    others = [held for held in view.held if held.node != node]
+    others = [held for held in view.attachments if held.node != node]
     confirmed = [held.node for held in others if held.attached and not held.deleting]
     if confirmed:
-        if node not in view.told:
-            yield Conflict(node, tuple(_pods_on(view, confirmed)))
+        if node not in view.reported:
+            yield ReportMultiAttach(node, tuple(_pods_on(view, confirmed)))
         yield Wait(UNTIL_CHANGED, f"not free for {node}: attached to {', '.join(confirmed)}")
         return
     busy = [held for held in others if _may_change(view, held)]
@@ -190,40 +198,46 @@ def entering(view: View, node: str) -> Iterator[Step]:
         left = view.answer - max(held.waiting_for for held in busy)
         yield Wait(left, f"not free for {node}: the attacher is at work on {where}")
     else:
-        yield Attach(node)
+        yield CreateAttachment(node)
 
 
-def _is_overdue(view: View, held: Held) -> bool:
+def _is_overdue(view: View, held: ExistingAttachment) -> bool:
     return held.waiting_for >= view.answer - EARLY
 
 
-def _may_change(view: View, held: Held) -> bool:
-    """The attacher is expected to bring news of it."""
+def _may_change(view: View, held: ExistingAttachment) -> bool:
+    """The attacher is still expected to answer."""
     return not _is_overdue(view, held) and (held.deleting or not held.attach_error)
 
 
-def awaiting(view: View, held: Held) -> Iterator[Step]:
+def awaiting(view: View, held: ExistingAttachment) -> Iterator[Step | CommonStep]:
     """A wanted volume has an attachment on the node."""
-    place = view.places.get(held.node, Place())
+    place = view.nodes.get(held.node, NodeFacts())
     if held.deleting:
         if place.listed:
-            yield Unlist(held.node)
+            yield RemoveFromVolumesAttached(held.node)
         if held.detach_error or _is_overdue(view, held):
-            yield Fail(held.node, DELETING)
-        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"detach it from {held.node}", held.detach_error))
+            yield ReportAttachFailure(held.node, DELETING)
+        yield Wait(
+            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"detach it from {held.node}", held.detach_error)
+        )
     elif held.attached:
         if not place.listed:
-            yield List(held.node)
+            yield AddToVolumesAttached(held.node)
     elif held.attach_error:
-        yield Fail(held.node, held.attach_error)
-        yield Wait(UNTIL_CHANGED, _unanswered(view, held, f"attach it to {held.node}", held.attach_error))
+        yield ReportAttachFailure(held.node, held.attach_error)
+        yield Wait(
+            UNTIL_CHANGED, _waiting_for_attacher(view, held, f"attach it to {held.node}", held.attach_error)
+        )
     elif _is_overdue(view, held):
-        yield Fail(held.node, TIMED_OUT.format(view.driver, view.handle))
+        yield ReportAttachFailure(held.node, TIMED_OUT.format(view.driver, view.handle))
     else:
-        yield Wait(view.answer - held.waiting_for, _unanswered(view, held, f"attach it to {held.node}", ""))
+        yield Wait(
+            view.answer - held.waiting_for, _waiting_for_attacher(view, held, f"attach it to {held.node}", "")
+        )
 
 
-def _unanswered(view: View, held: Held, what: str, error: str) -> str:
+def _waiting_for_attacher(view: View, held: ExistingAttachment, what: str, error: str) -> str:
     why = f"waiting for external-attacher of {view.driver or 'its driver'} to {what}"
     return f"{why}: {error}" if error else why
 
@@ -234,7 +248,7 @@ def _pods_on(view: View, nodes: Iterable[str]) -> Iterator[Pod]:
 
 
 def conflict_message(title: str, pod: Pod, users: Sequence[Pod]) -> str:
-    """What `pod` is told about the pods that have the volume on another node."""
+    """The event for `pod` about the pods that use the volume on another node."""
     near = sorted(user.name for user in users if user.namespace == pod.namespace)
     far = sum(user.namespace != pod.namespace for user in users)
     if not users:

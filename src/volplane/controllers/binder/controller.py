@@ -1,19 +1,13 @@
 """Claims and volumes as keys of one queue: `pvc/<namespace>/<name>` and `pv/<name>`.
 
-Every change wakes the side it happened on and the side it is about; a volume that comes free wakes the
-claims that wait for one of its class. What a plan decides is written one patch after the other, and the
-first that does not go through ends the round: the next plan goes on from what was written.
-
-The subtle thing: several claims are planned at the same time and may want the same volume. Whoever takes it
-first notes that here, before the write is on its way, so that the others look further instead of losing a
-race; the volume's resourceVersion is what really decides.
+Every change wakes the object it happened to and its counterpart; a volume that becomes Available wakes the
+claims that wait for one of its class. The steps of a plan are written one after the other, and the first that
+does not go through ends the plan: the next one goes on from what was written.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
 from msgspec import structs
@@ -21,29 +15,29 @@ from msgspec import structs
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.meta import Resource
 from volplane.api.storage import StorageClass
-from volplane.base import clock, trace
+from volplane.base import trace
 from volplane.client.client import Client
+from volplane.controllers.binder.memory import BinderMemory
 from volplane.controllers.binder.plan import ClaimView, VolumeView, plan_claim, plan_volume
-from volplane.controllers.binder.recycling import is_scrubbable, pod_for, scrubbed_by
+from volplane.controllers.binder.recycling import is_recyclable, pod_for, recycled_by
 from volplane.controllers.binder.steps import (
-    Adopt,
-    Amend,
     ClaimStep,
-    HandOff,
+    CreateRecycler,
+    DeleteRecycler,
+    FixMetadata,
     Patch,
-    Point,
-    Recheck,
-    Scrub,
-    Settle,
-    Sweep,
-    Take,
-    Turn,
-    Unbind,
+    SetClaimRef,
+    SetClaimStatus,
+    SetDefaultClass,
+    SetProvisioner,
+    SetVolumeName,
+    SetVolumePhase,
+    UnbindVolume,
+    VerifyLive,
     VolumeStep,
-    Wake,
-    together,
+    group_steps,
 )
-from volplane.loops.controller import Controller
+from volplane.loops.controller import Controller, Outcome, Replan, Stop
 from volplane.rules import classes, pods
 from volplane.rules.binding import (
     BETA_STORAGE_CLASS,
@@ -57,13 +51,11 @@ from volplane.rules.binding import (
     claim_key,
     volume_class,
 )
-from volplane.rules.steps import Say, Wait
-
-log = logging.getLogger(__name__)
+from volplane.rules.steps import CommonStep, Say
 
 COMPONENT = "persistentvolume-controller"
 UNSET = "\0unset"  # the index key of claims that name no class; "" is a class of its own
-NOTES = (
+ANNOTATIONS = (
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
     STORAGE_PROVISIONER,
@@ -72,7 +64,14 @@ NOTES = (
     MIGRATED_TO,
     SELECTED_NODE,
 )
-NAMES = {Take: "claimRef", Point: "volumeName", HandOff: "storage-provisioner", Adopt: "default class"}
+SPANS = {
+    SetVolumeName: "volumeName",
+    SetProvisioner: "storage-provisioner",
+    SetDefaultClass: "default class",
+}
+
+View = ClaimView | VolumeView
+Step = ClaimStep | VolumeStep
 
 
 def unclaimed_class(volume: PersistentVolume) -> list[str]:
@@ -96,28 +95,26 @@ def named_volume(claim: PersistentVolumeClaim) -> list[str]:
 
 
 def is_same(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
-    """To the binder: nothing of what its plans read is different."""
+    """Nothing that the binder's plans read is different."""
     if old.uid != new.uid or old.spec != new.spec or old.status != new.status:
         return False
     before, now = old.metadata.annotations, new.metadata.annotations
-    return before == now or all(before.get(note) == now.get(note) for note in NOTES)
+    return before == now or all(before.get(name) == now.get(name) for name in ANNOTATIONS)
 
 
-class Binder(Controller[str]):
+class Binder(Controller[str, View, Step]):
     name = "persistentvolume-binder-controller"
     component = COMPONENT
     workers = 64
 
     def __init__(self, client: Client, *, sync_period: float = 15.0, dynamic: bool = True) -> None:
-        super().__init__(client)
-        self.resync = sync_period
+        super().__init__(client, resync=sync_period)
         self.dynamic = dynamic
-        self._taken: dict[str, tuple[str, int]] = {}  # volume → claim uid, revision (0: not written yet)
-        self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid → (reason, message) → when
 
     def setup(self) -> None:
-        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
-        self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
+        self.memory = BinderMemory()
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim, observe=self.memory.observe_claim)
+        self.volumes = self.watch(PersistentVolume, self.keys_of_volume, observe=self.memory.observe_volume)
         self.classes = self.watch(StorageClass, self.keys_of_class)
         self.pods = self.watch(Pod, self.keys_of_pod)
         self.unclaimed = self.volumes.index("unclaimed by class", unclaimed_class)
@@ -126,17 +123,15 @@ class Binder(Controller[str]):
         self.naming = self.claims.index("named volume", named_volume)
         self.users = self.pods.index("claims", pods.claim_keys)
 
-    # --- whom a change wakes
+    # --- which keys a change wakes
 
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         claim = new or old
         assert claim is not None
-        if new is None or BIND_COMPLETED in new.metadata.annotations:
-            self._said.pop(claim.uid, None)
         if old is not None and new is not None and old is not new and is_same(old, new):
-            return  # finalizers, and what others note on it
+            return  # finalizers, and annotations of others
         if new is not None:
             yield f"pvc/{claim.key}"
         if claim.spec.volume_name:
@@ -147,13 +142,10 @@ class Binder(Controller[str]):
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         volume = new or old
         assert volume is not None
-        self._seen(volume, gone=new is None)
-        if new is None:
-            self._said.pop(volume.uid, None)
-        else:
+        if new is not None:
             yield f"pv/{volume.name}"
         if old is new:
-            return  # a round over everything: the others have their own turn
+            return  # a resync: the claims are woken by themselves
         for side in (old, new):
             if side is not None and side.spec.claim_ref is not None:
                 yield f"pvc/{claim_key(side)}"
@@ -173,14 +165,14 @@ class Binder(Controller[str]):
             yield from self._waiting_for(UNSET)
 
     def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
-        """Only what the events of waiting claims tell: a pod came, was scheduled, or is gone."""
+        """Only what the events of waiting claims mention: a pod was created, scheduled, or deleted."""
         pod = new or old
         assert pod is not None
-        if scrubbed := scrubbed_by(pod):
-            yield f"pv/{scrubbed}"
+        if recycled := recycled_by(pod):
+            yield f"pv/{recycled}"
         if new is None:
             held = [v for key in pods.claim_keys(pod) for v in self.claimed[key]]
-            yield from (f"pv/{v.name}" for v in held if is_scrubbable(v))
+            yield from (f"pv/{v.name}" for v in held if is_recyclable(v))
         if old is not None and new is not None and old.spec.node_name == new.spec.node_name:
             return
         for key in pods.claim_keys(pod):
@@ -191,61 +183,15 @@ class Binder(Controller[str]):
     def _waiting_for(self, name: str) -> Iterator[str]:
         return (f"pvc/{claim.key}" for claim in self.waiting[name])
 
-    # --- one key
+    # --- what the caches show
 
-    def glance(self, key: str) -> bool:
-        """A bound pair, or a volume whose claim is at it: of the seven times that the two are woken on their
-        way to each other, four.
-        """
+    def view(self, key: str) -> View | None:
         kind, _, name = key.partition("/")
-        steps: Sequence[ClaimStep | VolumeStep]
-        if kind == "pv":
-            volume = self.volumes.get(name)
-            steps = [] if volume is None else list(plan_volume(self.view_volume(volume)))
-        else:
-            claim = self.claims.at(name)
-            if claim is not None and waiting_class(claim):
-                return False  # takes a look at what is unclaimed, and mostly a write
-            steps = [] if claim is None else list(plan_claim(self.view_claim(claim)))
-        wakes = [step for step in steps if isinstance(step, Wake)]
-        if len(wakes) < len(steps):
-            return False
-        for wake in wakes:
-            self.queue.add(f"pvc/{wake.claim}")
-        return True
-
-    async def reconcile(self, key: str) -> None:
-        kind, _, rest = key.partition("/")
         if kind == "pvc":
-            await self._reconcile_claim(key, rest)
-        else:
-            await self._reconcile_volume(key, rest)
-
-    async def _reconcile_claim(self, key: str, name: str) -> None:
-        claim = self.claims.at(name)
-        if claim is None:
-            return
-        steps = list(plan_claim(self.view_claim(claim)))
-        for step in steps:  # before the first await: what this claim takes, nobody else looks at
-            if isinstance(step, Take):
-                self._taken[step.volume.name] = (claim.uid, 0)
-        for batch in together(steps):
-            if not await self._act_all(key, claim, batch):
-                break
-
-    async def _reconcile_volume(self, key: str, name: str) -> None:
+            claim = self.claims.at(name)
+            return self.view_claim(claim) if claim is not None else None
         volume = self.volumes.get(name)
-        if volume is None:
-            return
-        view = self.view_volume(volume)
-        steps = list(plan_volume(view))
-        if steps and isinstance(steps[0], Recheck):
-            namespace, _, claim = steps[0].claim.partition("/")
-            found = await self.client.find(PersistentVolumeClaim, claim, namespace)
-            steps = list(plan_volume(structs.replace(view, claim=found, proven=True)))
-        for step in steps:
-            if not await self._act(key, volume, step):
-                break
+        return self.view_volume(volume) if volume is not None else None
 
     def view_claim(self, claim: PersistentVolumeClaim) -> ClaimView:
         if not waiting_class(claim):
@@ -253,7 +199,8 @@ class Binder(Controller[str]):
             return ClaimView(claim, volume=self.volumes.get(named) if named else None)
         name = claim_class(claim)
         default = None if name is not None else classes.default(self.classes.all())
-        unclaimed = [v for v in self.unclaimed[name or ""] if not self._is_taken(v, claim)]
+        is_taken = self.memory.is_taken
+        unclaimed = [v for v in self.unclaimed[name or ""] if not is_taken(v, claim)]
         unscheduled = [
             p.name for p in self.users[claim.key] if not p.spec.node_name and not pods.has_ended(p)
         ]
@@ -268,61 +215,72 @@ class Binder(Controller[str]):
         )
 
     def view_volume(self, volume: PersistentVolume) -> VolumeView:
-        if not is_scrubbable(volume):
+        if not is_recyclable(volume):
             return VolumeView(volume, self._claim_of(volume))
         users = [p.key for p in self.users[claim_key(volume)] if not pods.has_ended(p)]
-        scrubber = pod_for(volume)
-        found = self.pods.get(scrubber.name, scrubber.namespace)
-        return VolumeView(volume, self._claim_of(volume), users=users, scrubber=found)
+        recycler = pod_for(volume)
+        found = self.pods.get(recycler.name, recycler.namespace)
+        return VolumeView(volume, self._claim_of(volume), users=users, recycler=found)
 
     def _claim_of(self, volume: PersistentVolume) -> PersistentVolumeClaim | None:
         ref = volume.spec.claim_ref
         return self.claims.get(ref.name, ref.namespace) if ref is not None else None
 
-    # --- acting
+    # --- what to do
 
-    async def _act_all(self, key: str, about: Resource, batch: Sequence[ClaimStep]) -> bool:
-        if len(batch) == 1:
-            return await self._act(key, about, batch[0])
-        async with asyncio.TaskGroup() as group:
-            acts = [group.create_task(self._act(key, about, step)) for step in batch]
-        return all(act.result() for act in acts)
+    def plan(self, view: View) -> Iterable[Step | CommonStep]:
+        return plan_claim(view) if isinstance(view, ClaimView) else plan_volume(view)
 
-    async def _act(self, key: str, about: Resource, step: ClaimStep | VolumeStep) -> bool:
-        """Whether the rest of the plan still holds."""
+    def batches(self, steps: Sequence[Step | CommonStep]) -> Iterable[Sequence[Step | CommonStep]]:
+        return group_steps(steps)
+
+    def update_memory(self, key: str, view: View | None, steps: Sequence[Step | CommonStep]) -> None:
+        for step in steps:
+            if isinstance(step, SetClaimRef):
+                self.memory.take(step.volume, step.claim)
+
+    # --- doing it
+
+    def subject(self, view: View) -> Resource:
+        return view.claim if isinstance(view, ClaimView) else view.volume
+
+    def emit(self, view: View, say: Say) -> None:
+        """Once in a sync period: a plan that the binder's own writes have woken has no news."""
+        about = say.about or self.subject(view)
+        if self.memory.note_event(about.uid, say, self.resync * 0.9):
+            kind = "pv" if isinstance(about, PersistentVolume) else "pvc"
+            trace.mark(COMPONENT, say.reason, f"{kind}/{about.key}")
+            super().emit(view, say)
+
+    async def act(self, key: str, view: View, step: Step) -> Outcome[View]:
         match step:
-            case Take(volume, claim):
-                return await self._take(key, step, volume, claim)
-            case Turn(volume, phase):
+            case SetClaimRef():
+                return await self._set_claim_ref(key, step)
+            case SetVolumePhase(volume, phase):
                 return await self._patch(key, volume, step.patch, f"volume {phase}", status=True)
-            case Point(_, claim) | Adopt(claim) | HandOff(claim):
-                return await self._patch(key, claim, step.patch, NAMES[type(step)], guarded=True)
-            case Settle(claim, phase):
+            case SetVolumeName(_, claim) | SetDefaultClass(claim) | SetProvisioner(claim):
+                return await self._patch(key, claim, step.patch, SPANS[type(step)], guarded=True)
+            case SetClaimStatus(claim, phase):
                 return await self._patch(key, claim, step.patch, f"claim {phase}", status=True)
-            case Unbind(volume):
+            case UnbindVolume(volume):
                 return await self._patch(key, volume, step.patch, "unbind", guarded=True)
-            case Amend(target):
-                return await self._patch(key, target, step.patch, "amend", guarded=True)
-            case Scrub(pod):
+            case FixMetadata(target):
+                return await self._patch(key, target, step.patch, "fix metadata", guarded=True)
+            case CreateRecycler(pod):
                 await self.client.create(pod, exists_ok=True)
-            case Sweep(pod):
+            case DeleteRecycler(pod):
                 await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, grace=0, missing_ok=True)
-            case Say():
-                self._say(step.about or about, step)
-            case Wait(seconds, why):
-                self.queue.later(key, seconds, why)
-            case Wake(claim):
-                self.queue.add(f"pvc/{claim}")
-            case Recheck():
-                raise AssertionError("a plan on proven facts asks for no proof")
+            case VerifyLive(name):
+                assert isinstance(view, VolumeView)
+                namespace, _, claim_name = name.partition("/")
+                found = await self.client.find(PersistentVolumeClaim, claim_name, namespace)
+                return Replan(structs.replace(view, claim=found, proven=True))
             case _:
                 assert_never(step)
-        return True
+        return None
 
-    async def _take(
-        self, key: str, step: Take, volume: PersistentVolume, claim: PersistentVolumeClaim
-    ) -> bool:
-        written = 0
+    async def _set_claim_ref(self, key: str, step: SetClaimRef) -> Outcome[View]:
+        volume, written = step.volume, 0
         try:
             with trace.span(COMPONENT, "bind claimRef", key, volume=volume.name):
                 revision = volume.metadata.resource_version
@@ -332,23 +290,23 @@ class Binder(Controller[str]):
                 written = made.revision if made is not None else 0
         finally:
             if written and self.volumes.revision < written:
-                self._taken[volume.name] = (claim.uid, written)
+                self.memory.take(volume, step.claim, written)
             else:
-                self._taken.pop(volume.name, None)
-        return bool(written)
+                self.memory.give_back(volume)
+        return None if written else Stop()
 
     async def _patch(
         self,
         key: str,
         target: PersistentVolume | PersistentVolumeClaim,
         patch: Patch,
-        what: str,
+        span: str,
         *,
         status: bool = False,
         guarded: bool = False,
-    ) -> bool:
-        """`guarded`: only over the very object that was planned on. False when the object is gone."""
-        with trace.span(COMPONENT, what, key, target=target.name):
+    ) -> Outcome[View]:
+        """`guarded`: only over the very object that was planned on. Stop when the object is gone."""
+        with trace.span(COMPONENT, span, key, target=target.name):
             made = await self.client.patch(
                 type(target),
                 target.name,
@@ -359,28 +317,4 @@ class Binder(Controller[str]):
                 revision=target.metadata.resource_version if guarded else "",
                 missing_ok=True,
             )
-        return made is not None
-
-    def _say(self, about: Resource, say: Say) -> None:
-        """Once a round: being woken by one's own writes is no news."""
-        said = self._said.setdefault(about.uid, {})
-        now = clock.now()
-        last = said.get((say.reason, say.message))
-        if last is not None and (not self.resync or now - last < self.resync * 0.9):
-            return
-        said[say.reason, say.message] = now
-        trace.mark(
-            COMPONENT, say.reason, f"{'pv' if isinstance(about, PersistentVolume) else 'pvc'}/{about.key}"
-        )
-        self.events.event(about, say.type, say.reason, say.message)
-
-    # --- who takes what
-
-    def _is_taken(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-        taken = self._taken.get(volume.name)
-        return taken is not None and taken[0] != claim.uid
-
-    def _seen(self, volume: PersistentVolume, *, gone: bool) -> None:
-        taken = self._taken.get(volume.name)
-        if taken is not None and (gone or 0 < taken[1] <= volume.revision):
-            del self._taken[volume.name]
+        return None if made is not None else Stop()

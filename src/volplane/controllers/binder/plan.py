@@ -1,12 +1,11 @@
-"""What becomes of a claim, and what becomes of a volume: every situation with what it observes.
+"""What to do about a claim, and about a volume: every situation, with what it observes.
 
-Two plans, because the two sides are woken by different events; each is complete for its side, and where
-they meet (a half-bound pair) both lead to the same end. The numbers are those of the test table.
+There are two plans, because claims and volumes are woken by different events. Each is complete for its side,
+and a half-bound pair is led to the same end by both. The numbers are those of the test table.
 
-The subtle things. `bind-completed` decides which half of the claim's plan applies, not the phase: a claim
-whose volume was taken away stays a bound one that is Lost. And nothing here looks at a claim's
-deletionTimestamp: a claim that is going away while it waits may still be bound, because its volume may
-already be on the way.
+Whether a claim counts as bound is decided by the annotation `bind-completed`, not by the phase: a claim whose
+volume was deleted stays a bound claim that is Lost. A claim's deletionTimestamp is not looked at: a claim
+that is deleted while it is Pending may still be bound, because its volume may already be on the way.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import StorageClass
 from volplane.controllers.binder import recycling
 from volplane.controllers.binder.steps import (
-    Adopt,
-    Amend,
     ClaimStep,
-    HandOff,
-    Point,
-    Recheck,
-    Settle,
-    Take,
-    Turn,
-    Unbind,
+    FixMetadata,
+    SetClaimRef,
+    SetClaimStatus,
+    SetDefaultClass,
+    SetProvisioner,
+    SetVolumeName,
+    SetVolumePhase,
+    UnbindVolume,
+    VerifyLive,
     VolumeStep,
-    Wake,
 )
 from volplane.rules import classes, matching
 from volplane.rules.binding import (
@@ -47,7 +45,7 @@ from volplane.rules.binding import (
     is_for,
     provisioner_asked,
 )
-from volplane.rules.steps import UNTIL_CHANGED, Wait, normal, warning
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Requeue, Wait, normal, warning
 
 NO_VOLUME = "no persistent volumes available for this claim and no storage class is set"
 NO_CONSUMER = "waiting for first consumer to be created before binding"
@@ -83,18 +81,18 @@ class VolumeView(Struct, frozen=True):
     claim: PersistentVolumeClaim | None = None  # the one of the claimRef's name
     proven: bool = False  # `claim` was read from the server, not from a cache
     users: Sequence[str] = ()  # pods of the claim's name that may still write
-    scrubber: Pod | None = None  # the pod that recycles the volume
+    recycler: Pod | None = None  # the pod that deletes the volume's files
 
 
 # --- claims
 
 
-def plan_claim(view: ClaimView) -> Iterator[ClaimStep]:
+def plan_claim(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     claim = view.claim
-    amended = _migration(claim, provisioner_asked(claim.metadata.annotations))
-    if amended is not None:
+    fix = _migration(claim, provisioner_asked(claim.metadata.annotations))
+    if fix is not None:
         # 0.1 claim carries a migrated-to that does not belong to its provisioner; its own event starts over
-        yield amended
+        yield fix
     elif BIND_COMPLETED in claim.metadata.annotations:
         yield from _bound(claim, view.volume)
     elif claim.spec.volume_name:
@@ -103,7 +101,7 @@ def plan_claim(view: ClaimView) -> Iterator[ClaimStep]:
         yield from _takes_any(view)
 
 
-def _takes_any(view: ClaimView) -> Iterator[ClaimStep]:
+def _takes_any(view: ClaimView) -> Iterator[ClaimStep | CommonStep]:
     claim = view.claim
     wanted = claim_class(claim)
     if view.storage_class is not None and not view.storage_class.volume_binding_mode:
@@ -117,7 +115,7 @@ def _takes_any(view: ClaimView) -> Iterator[ClaimStep]:
         yield from bind(claim, volume)
     elif wanted is None and view.default_class:
         # 1.3 claim is Pending, no volume fits, a default class has appeared since the claim was made
-        yield Adopt(claim, view.default_class)
+        yield SetDefaultClass(claim, view.default_class)
     elif delayed and SELECTED_NODE not in claim.metadata.annotations:
         # 1.4 claim is Pending, the scheduler has not chosen a node for a pod that uses it
         yield from _awaits_consumer(claim, view.pods)
@@ -128,10 +126,10 @@ def _takes_any(view: ClaimView) -> Iterator[ClaimStep]:
         # 1.6 claim is Pending, no volume fits, and nobody is going to make one
         yield normal("FailedBinding", NO_VOLUME)
         yield from _pending(claim)
-        yield from _refused(view, NO_VOLUME)
+        yield from _refuse(view, NO_VOLUME)
 
 
-def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Iterator[ClaimStep]:
+def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Iterator[ClaimStep | CommonStep]:
     if pods:
         many = "s" if len(pods) > 1 else ""
         why = f"waiting for pod{many} {','.join(pods)} to be scheduled"
@@ -143,11 +141,11 @@ def _awaits_consumer(claim: PersistentVolumeClaim, pods: Sequence[str]) -> Itera
     yield Wait(UNTIL_CHANGED, why)
 
 
-def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep]:
+def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep | CommonStep]:
     claim, storage_class = view.claim, view.storage_class
     if not view.dynamic:
         # 1.51 provisioning is switched off
-        yield from _refused(view, "dynamic provisioning is switched off and no persistent volume fits")
+        yield from _refuse(view, "dynamic provisioning is switched off and no persistent volume fits")
         return
     if storage_class is None:
         # 1.52 the class does not exist (any more)
@@ -160,18 +158,18 @@ def _provision(view: ClaimView, wanted: str) -> Iterator[ClaimStep]:
         # 1.53 an in-tree provisioner that does not exist, the one that says so by name included
         why = f"no volume plugin matched name: {provisioner}"
         yield warning("ProvisioningFailed", why)
-        yield from _refused(view, why)
+        yield from _refuse(view, why)
         return
     # 1.54 the provisioner lives outside: tell it, then it is its turn
     driver = classes.driver(provisioner)
     if claim.metadata.annotations.get(STORAGE_PROVISIONER) != driver:
-        yield HandOff(claim, driver, migrated=driver != provisioner)
+        yield SetProvisioner(claim, driver, migrated=driver != provisioner)
     why = AWAITS_OUTSIDE.format(driver)
     yield normal("ExternalProvisioning", why)
     yield Wait(UNTIL_CHANGED, why)
 
 
-def _refused(view: ClaimView, why: str) -> Iterator[ClaimStep]:
+def _refuse(view: ClaimView, why: str) -> Iterator[ClaimStep | CommonStep]:
     """Nobody will make a volume, so say of those that are there why none of them fits."""
     refusals = matching.refusals(view.claim, view.unclaimed)
     if refusals:
@@ -179,7 +177,9 @@ def _refused(view: ClaimView, why: str) -> Iterator[ClaimStep]:
     yield Wait(UNTIL_CHANGED, f"{why}: {refusals}" if refusals else why)
 
 
-def _asks_for(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[ClaimStep]:
+def _asks_for(
+    claim: PersistentVolumeClaim, volume: PersistentVolume | None
+) -> Iterator[ClaimStep | CommonStep]:
     name = claim.spec.volume_name
     if volume is None:
         # 2.1 claim is Pending, the volume it asks for does not exist
@@ -209,7 +209,7 @@ def _asks_for(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> 
         yield Wait(UNTIL_CHANGED, message)
 
 
-def _bound(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[ClaimStep]:
+def _bound(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[ClaimStep | CommonStep]:
     if not claim.spec.volume_name:
         # 3.1 claim was bound, its pointer was emptied
         yield from _lost(claim, "ClaimLost", LOST_REFERENCE)
@@ -225,59 +225,59 @@ def _bound(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Ite
         yield from _lost(claim, "ClaimMisbound", MISBOUND)
 
 
-def _lost(claim: PersistentVolumeClaim, reason: str, message: str) -> Iterator[ClaimStep]:
+def _lost(claim: PersistentVolumeClaim, reason: str, message: str) -> Iterator[ClaimStep | CommonStep]:
     if claim.status.phase != "Lost":
-        yield Settle(claim, "Lost")
+        yield SetClaimStatus(claim, "Lost")
         yield warning(reason, message)
     yield Wait(UNTIL_CHANGED, message)
 
 
-def _pending(claim: PersistentVolumeClaim) -> Iterator[ClaimStep]:
+def _pending(claim: PersistentVolumeClaim) -> Iterator[ClaimStep | CommonStep]:
     """A claim without a volume is Pending and has neither size nor modes."""
     status = claim.status
     told = status.access_modes or status.capacity or status.current_volume_attributes_class_name is not None
     if status.phase != "Pending" or told:
-        yield Settle(claim, "Pending")
+        yield SetClaimStatus(claim, "Pending")
 
 
-def bind(claim: PersistentVolumeClaim, volume: PersistentVolume) -> Iterator[ClaimStep]:
+def bind(claim: PersistentVolumeClaim, volume: PersistentVolume) -> Iterator[ClaimStep | CommonStep]:
     """The writes of the four that are still missing."""
     ref = volume.spec.claim_ref
     if ref is None or not is_for(volume, claim) or ref.uid != claim.uid:
         # 6.1 the volume does not name the claim by uid
-        yield Take(volume, claim)
+        yield SetClaimRef(volume, claim)
     if volume.status.phase != "Bound":
         # 6.2 the volume names the claim and does not say so
-        yield Turn(volume, "Bound")
+        yield SetVolumePhase(volume, "Bound")
     if claim.spec.volume_name != volume.name or BIND_COMPLETED not in claim.metadata.annotations:
         # 6.3 the claim does not name the volume, or is not marked
-        yield Point(volume.name, claim)
+        yield SetVolumeName(volume.name, claim)
     if claim.status.phase != "Bound" or set(claim.status.access_modes) != set(volume.spec.access_modes):
         # 6.4 the claim's status does not show the volume
-        yield Settle(claim, "Bound", volume)
+        yield SetClaimStatus(claim, "Bound", volume)
 
 
 # --- volumes
 
 
-def plan_volume(view: VolumeView) -> Iterator[VolumeStep]:
+def plan_volume(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
     volume, claim = view.volume, view.claim
-    amended = _migration(volume, volume.metadata.annotations.get(PROVISIONED_BY, "")) or _finalizers(volume)
+    fix = _migration(volume, volume.metadata.annotations.get(PROVISIONED_BY, "")) or _finalizers(volume)
     ref = volume.spec.claim_ref
-    if amended is not None:
+    if fix is not None:
         # 0.2 volume's migrated-to or finalizers are not what its provisioner and policy ask for
-        yield amended
+        yield fix
     elif ref is None or not ref.uid:
         # 4.1 volume is unclaimed; 4.2 or reserved by name, for a claim that may come
-        yield from _turn(volume, "Available")
+        yield from _set_phase(volume, "Available")
     elif (claim is None or claim.uid != ref.uid) and not view.proven and not _is_known_gone(view):
         # 4.3 the caches know no claim of that name, 4.4 or know one with another uid
-        yield Recheck(claim_key(volume))
+        yield VerifyLive(claim_key(volume))
     elif claim is None or claim.uid != ref.uid:
         # 4.5 volume's claim is gone, or was replaced by another of its name
         yield from _release(view)
     else:
-        yield from _claimed(view, claim)
+        yield from _plan_claimed(view, claim)
 
 
 def _is_known_gone(view: VolumeView) -> bool:
@@ -285,11 +285,11 @@ def _is_known_gone(view: VolumeView) -> bool:
     return view.claim is None and view.volume.status.phase in SPENT
 
 
-def _claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[VolumeStep]:
+def _plan_claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[VolumeStep | CommonStep]:
     volume = view.volume
     if claim.spec.volume_name == volume.name:
         # 4.8 claim and volume name each other
-        yield from _turn(volume, "Bound")
+        yield from _set_phase(volume, "Bound")
     elif not claim.spec.volume_name and matching.mode(volume) != matching.mode(claim):
         # 4.6 volume is for a claim that cannot use it
         why = "due to incompatible volumeMode."
@@ -300,29 +300,29 @@ def _claimed(view: VolumeView, claim: PersistentVolumeClaim) -> Iterator[VolumeS
         yield Wait(UNTIL_CHANGED, mine)
     elif not claim.spec.volume_name:
         # 4.7 claim does not name the volume yet: the claim's own plan goes on
-        yield Wake(claim.key)
+        yield Requeue(f"pvc/{claim.key}")
     elif PROVISIONED_BY in volume.metadata.annotations and _policy(volume) == "Delete":
         # 4.9 claim is bound to another volume; this one was made for it and is not needed
         yield from _release(view)
     else:
         # 4.10 claim is bound to another volume; this one goes back to whom it belongs
-        yield Unbind(volume)
-        yield from _turn(volume, "Available")
+        yield UnbindVolume(volume)
+        yield from _set_phase(volume, "Available")
 
 
-def _turn(volume: PersistentVolume, phase: str) -> Iterator[VolumeStep]:
+def _set_phase(volume: PersistentVolume, phase: str) -> Iterator[VolumeStep | CommonStep]:
     if volume.status.phase != phase:
-        yield Turn(volume, phase)
+        yield SetVolumePhase(volume, phase)
 
 
 def _policy(volume: PersistentVolume) -> str:
     return volume.spec.persistent_volume_reclaim_policy or "Retain"
 
 
-def _release(view: VolumeView) -> Iterator[VolumeStep]:
+def _release(view: VolumeView) -> Iterator[VolumeStep | CommonStep]:
     volume = view.volume
     if volume.status.phase not in SPENT:  # a failure stays visible while reclaiming goes on
-        yield Turn(volume, "Released")
+        yield SetVolumePhase(volume, "Released")
     notes = volume.metadata.annotations
     match _policy(volume):
         case _ if MIGRATED_TO in notes:
@@ -337,15 +337,15 @@ def _release(view: VolumeView) -> Iterator[VolumeStep]:
             yield Wait(UNTIL_CHANGED, f"waiting for {who} to delete it")
         case "Delete":
             # 5.4 nobody knows how to delete it
-            yield from _failed(volume, "VolumeFailedDelete", NO_DELETER.format(volume.name))
-        case "Recycle" if recycling.is_scrubbable(volume):
-            yield from recycling.recycle(volume, view.users, view.scrubber)
+            yield from _set_failed(volume, "VolumeFailedDelete", NO_DELETER.format(volume.name))
+        case "Recycle" if recycling.is_recyclable(volume):
+            yield from recycling.recycle(volume, view.users, view.recycler)
         case "Recycle":
-            # 5.5 nobody knows how to scrub it
-            yield from _failed(volume, "VolumeFailedRecycle", NO_RECYCLER)
+            # 5.5 nobody knows how to recycle it
+            yield from _set_failed(volume, "VolumeFailedRecycle", NO_RECYCLER)
         case _:
             # 5.6 the policy means nothing
-            yield from _failed(volume, "VolumeUnknownReclaimPolicy", UNKNOWN_POLICY)
+            yield from _set_failed(volume, "VolumeUnknownReclaimPolicy", UNKNOWN_POLICY)
 
 
 def _is_deleted_outside(volume: PersistentVolume) -> bool:
@@ -355,9 +355,9 @@ def _is_deleted_outside(volume: PersistentVolume) -> bool:
     return volume.spec.csi is not None
 
 
-def _failed(volume: PersistentVolume, reason: str, message: str) -> Iterator[VolumeStep]:
+def _set_failed(volume: PersistentVolume, reason: str, message: str) -> Iterator[VolumeStep | CommonStep]:
     if volume.status.phase != "Failed":
-        yield Turn(volume, "Failed", message)
+        yield SetVolumePhase(volume, "Failed", message)
         yield warning(reason, message)
     yield Wait(UNTIL_CHANGED, message)
 
@@ -365,7 +365,7 @@ def _failed(volume: PersistentVolume, reason: str, message: str) -> Iterator[Vol
 # --- step 0 of both
 
 
-def _migration(target: PersistentVolume | PersistentVolumeClaim, provisioner: str) -> Amend | None:
+def _migration(target: PersistentVolume | PersistentVolumeClaim, provisioner: str) -> FixMetadata | None:
     """`migrated-to` names the driver that stands in for an in-tree plugin, and stands nowhere else."""
     if not provisioner:
         return None
@@ -373,10 +373,10 @@ def _migration(target: PersistentVolume | PersistentVolumeClaim, provisioner: st
     want = classes.MIGRATED.get(provisioner)
     if have == want or (have == provisioner and provisioner in classes.STAND_INS):
         return None  # the second: a hand-off to the stand-in under its own name
-    return Amend(target, annotations={MIGRATED_TO: want})
+    return FixMetadata(target, annotations={MIGRATED_TO: want})
 
 
-def _finalizers(volume: PersistentVolume) -> Amend | None:
+def _finalizers(volume: PersistentVolume) -> FixMetadata | None:
     """Only for volumes that an in-tree plugin made; the external provisioner looks after its own."""
     maker = volume.metadata.annotations.get(PROVISIONED_BY, "")
     if not maker.startswith(classes.IN_TREE) or maker in classes.MIGRATED:
@@ -386,4 +386,4 @@ def _finalizers(volume: PersistentVolume) -> Amend | None:
     held = IN_TREE_FINALIZER in have
     if _policy(volume) == "Delete" and (held or not volume.is_deleting):
         want.append(IN_TREE_FINALIZER)
-    return None if set(want) == set(have) else Amend(volume, finalizers=tuple(want))
+    return None if set(want) == set(have) else FixMetadata(volume, finalizers=tuple(want))

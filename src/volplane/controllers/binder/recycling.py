@@ -1,7 +1,7 @@
-"""Recycle: a volume's files are deleted by a pod, and the volume is free again.
+"""Recycle: a pod deletes a volume's files, and the volume becomes Available again.
 
-Deprecated for years, and only for hostPath and NFS, where a directory is all there is to scrub. The subtle
-thing: the pod is found again by its name, so that a controller that dies in between waits for the one there.
+Deprecated in Kubernetes, and only for hostPath and NFS volumes, which are directories. The pod's name is
+derived from the volume's, so that a controller that is restarted finds the pod again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from volplane.api.core import (
     VolumeMount,
 )
 from volplane.api.meta import ObjectMeta
-from volplane.controllers.binder.steps import Scrub, Sweep, Turn, Unbind, VolumeStep
-from volplane.rules.steps import UNTIL_CHANGED, Wait, normal, warning
+from volplane.controllers.binder.steps import (
+    CreateRecycler,
+    DeleteRecycler,
+    SetVolumePhase,
+    UnbindVolume,
+    VolumeStep,
+)
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
 
 NAMESPACE = "default"
 PREFIX = "recycler-for-"
@@ -28,39 +34,41 @@ SCRUB = 'test -e /scrub && find /scrub -mindepth 1 -delete && test -z "$(ls -A /
 DEADLINE = 300  # seconds that a pod gets for it
 
 
-def is_scrubbable(volume: PersistentVolume) -> bool:
+def is_recyclable(volume: PersistentVolume) -> bool:
     return volume.spec.host_path is not None or volume.spec.nfs is not None
 
 
-def recycle(volume: PersistentVolume, users: Sequence[str], scrubber: Pod | None) -> Iterator[VolumeStep]:
-    """`users` are pods that still use the claim's name, `scrubber` the pod that is at it."""
-    phase = scrubber.status.phase if scrubber is not None else ""
+def recycle(
+    volume: PersistentVolume, users: Sequence[str], recycler: Pod | None
+) -> Iterator[VolumeStep | CommonStep]:
+    """`users` are pods that still use a claim of that name, `recycler` the pod that deletes the files."""
+    phase = recycler.status.phase if recycler is not None else ""
     if users:
         # 5.51 a pod of the claim's name may still write
         message = f"Volume is used by pods: {', '.join(sorted(users))}"
         yield normal("VolumeFailedRecycle", message)
         yield Wait(UNTIL_CHANGED, message)
-    elif scrubber is None:
-        # 5.52 nobody is at it yet
-        yield Scrub(pod_for(volume))
+    elif recycler is None:
+        # 5.52 there is no recycler yet
+        yield CreateRecycler(pod_for(volume))
         yield Wait(UNTIL_CHANGED, "its files are being deleted")
     elif phase == "Succeeded":
         # 5.53 it is empty
-        yield Sweep(scrubber)
+        yield DeleteRecycler(recycler)
         yield normal("VolumeRecycled", "Volume recycled")
-        yield Unbind(volume)
-        yield Turn(volume, "Available")
+        yield UnbindVolume(volume)
+        yield SetVolumePhase(volume, "Available")
     elif phase == "Failed":
         # 5.54 it could not be emptied; the next round tries again
-        yield Sweep(scrubber)
-        message = f"Recycle failed: {scrubber.status.message or 'the pod that deletes its files failed'}"
+        yield DeleteRecycler(recycler)
+        message = f"Recycle failed: {recycler.status.message or 'the pod that deletes its files failed'}"
         if volume.status.phase != "Failed":
-            yield Turn(volume, "Failed", message)
+            yield SetVolumePhase(volume, "Failed", message)
         yield warning("VolumeFailedRecycle", message)
         yield Wait(UNTIL_CHANGED, message)
     else:
-        # 5.55 somebody is at it
-        yield Wait(UNTIL_CHANGED, f"pod {scrubber.name} deletes its files")
+        # 5.55 the recycler is running
+        yield Wait(UNTIL_CHANGED, f"pod {recycler.name} deletes its files")
 
 
 def pod_for(volume: PersistentVolume) -> Pod:
@@ -86,7 +94,7 @@ def pod_for(volume: PersistentVolume) -> Pod:
     return Pod(metadata=ObjectMeta(name=f"{PREFIX}{volume.name}", namespace=NAMESPACE), spec=spec)
 
 
-def scrubbed_by(pod: Pod) -> str:
-    """The volume that a pod is there to scrub, or ""."""
-    mine = pod.namespace == NAMESPACE and pod.name.startswith(PREFIX)
-    return pod.name.removeprefix(PREFIX) if mine else ""
+def recycled_by(pod: Pod) -> str:
+    """The volume that a recycler pod is for, or ""."""
+    is_recycler = pod.namespace == NAMESPACE and pod.name.startswith(PREFIX)
+    return pod.name.removeprefix(PREFIX) if is_recycler else ""

@@ -1,20 +1,20 @@
-"""What the binder can do, one write each, and the patch that each one is.
+"""The binder's steps: one write each, with its patch.
 
-Binding is four writes, each of which leaves the pair in a state from which the next plan goes on:
+Binding takes four writes. After each of them the next plan can go on from what was written:
 
-    Take        the volume's claimRef names the claim; from here on nobody else gets the volume
-    Turn        the volume's phase becomes Bound
-    Point       the claim names the volume and is marked as bound
-    Settle      the claim's status says Bound, with what the volume offers
+    SetClaimRef      the volume's claimRef names the claim; no other claim can get the volume now
+    SetVolumePhase   the volume's phase becomes Bound
+    SetVolumeName    the claim names the volume and is marked as bound
+    SetClaimStatus   the claim's status becomes Bound, with the volume's capacity and access modes
 
-The subtle thing: `bound-by-controller` is left only on the side whose pointer was ours, because that is the
-side which may be undone later without asking the user.
+The annotation `bound-by-controller` is set only on the side whose reference the binder wrote: that side may
+be undone later without asking the user.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -29,12 +29,12 @@ from volplane.rules.binding import (
     YES,
     take,
 )
-from volplane.rules.steps import Say, Wait
 
+T = TypeVar("T")
 Patch = Mapping[str, Any]
 
 
-class Take(Struct, frozen=True):
+class SetClaimRef(Struct, frozen=True):
     volume: PersistentVolume
     claim: PersistentVolumeClaim
 
@@ -43,8 +43,8 @@ class Take(Struct, frozen=True):
         return take(self.volume, self.claim)
 
 
-class Turn(Struct, frozen=True):
-    """The volume's phase changes."""
+class SetVolumePhase(Struct, frozen=True):
+    """Change the volume's phase."""
 
     volume: PersistentVolume
     phase: str
@@ -55,7 +55,7 @@ class Turn(Struct, frozen=True):
         return {"status": {"phase": self.phase, "message": self.message or None}}
 
 
-class Point(Struct, frozen=True):
+class SetVolumeName(Struct, frozen=True):
     volume: str
     claim: PersistentVolumeClaim
 
@@ -68,8 +68,8 @@ class Point(Struct, frozen=True):
         return {"metadata": {"annotations": marks}, "spec": {"volumeName": self.volume}}
 
 
-class Settle(Struct, frozen=True):
-    """The claim's status changes: Bound to `volume`, or Pending or Lost without one."""
+class SetClaimStatus(Struct, frozen=True):
+    """Change the claim's status: Bound to `volume`, or Pending or Lost without one."""
 
     claim: PersistentVolumeClaim
     phase: str
@@ -78,11 +78,11 @@ class Settle(Struct, frozen=True):
     @property
     def patch(self) -> Patch:
         if self.volume is None:
-            gone = {"accessModes": None, "capacity": None, "currentVolumeAttributesClassName": None}
-            return {"status": {"phase": self.phase, **gone}}
+            unset = {"accessModes": None, "capacity": None, "currentVolumeAttributesClassName": None}
+            return {"status": {"phase": self.phase, **unset}}
         status: dict[str, Any] = {"phase": self.phase, "accessModes": list(self.volume.spec.access_modes)}
         before = self.claim.status.phase
-        # The size is told once. Later the volume may have grown while its file system has not yet.
+        # The capacity is set once. Later the volume may have grown while its file system has not yet.
         if before != self.phase:
             size = self.volume.metadata.annotations.get(PRE_RESIZE_CAPACITY)
             status["capacity"] = {**self.volume.spec.capacity, **({"storage": size} if size else {})}
@@ -91,8 +91,8 @@ class Settle(Struct, frozen=True):
         return {"status": status}
 
 
-class Unbind(Struct, frozen=True):
-    """Give the volume back: a pointer of ours goes, one that a user wrote only forgets the uid."""
+class UnbindVolume(Struct, frozen=True):
+    """Release the volume: remove a claimRef that the binder wrote; of a user's own only the uid."""
 
     volume: PersistentVolume
 
@@ -103,8 +103,8 @@ class Unbind(Struct, frozen=True):
         return {"spec": {"claimRef": {"uid": None}}}
 
 
-class Adopt(Struct, frozen=True):
-    """The claim gets a storage class: the default that was not there when the claim was made."""
+class SetDefaultClass(Struct, frozen=True):
+    """Set the claim's storage class: a default class was created after the claim."""
 
     claim: PersistentVolumeClaim
     storage_class: str
@@ -114,8 +114,8 @@ class Adopt(Struct, frozen=True):
         return {"spec": {"storageClassName": self.storage_class}}
 
 
-class HandOff(Struct, frozen=True):
-    """The claim asks an external provisioner to act."""
+class SetProvisioner(Struct, frozen=True):
+    """Ask an external provisioner for a volume."""
 
     claim: PersistentVolumeClaim
     driver: str
@@ -123,14 +123,14 @@ class HandOff(Struct, frozen=True):
 
     @property
     def patch(self) -> Patch:
-        asked = {STORAGE_PROVISIONER: self.driver, BETA_STORAGE_PROVISIONER: self.driver}
+        annotations = {STORAGE_PROVISIONER: self.driver, BETA_STORAGE_PROVISIONER: self.driver}
         if self.migrated:
-            asked[MIGRATED_TO] = self.driver
-        return {"metadata": {"annotations": asked}}
+            annotations[MIGRATED_TO] = self.driver
+        return {"metadata": {"annotations": annotations}}
 
 
-class Amend(Struct, frozen=True):
-    """Marks that have to be right before anything else: `migrated-to`, and a volume's finalizers."""
+class FixMetadata(Struct, frozen=True):
+    """Correct what has to be right before anything else: `migrated-to`, and a volume's finalizers."""
 
     target: PersistentVolume | PersistentVolumeClaim
     annotations: Mapping[str, str | None] = {}
@@ -146,46 +146,49 @@ class Amend(Struct, frozen=True):
         return {"metadata": metadata}
 
 
-class Scrub(Struct, frozen=True):
-    """A pod deletes the volume's files."""
+class CreateRecycler(Struct, frozen=True):
+    """Create the pod that deletes the volume's files."""
 
     pod: Pod
 
 
-class Sweep(Struct, frozen=True):
-    """The pod that did so has ended, and goes."""
+class DeleteRecycler(Struct, frozen=True):
+    """Delete the recycler pod, which has ended."""
 
     pod: Pod
 
 
-class Recheck(Struct, frozen=True):
-    """The caches say that the volume's claim is gone: ask the server before believing it."""
+class VerifyLive(Struct, frozen=True):
+    """The caches say that the volume's claim is gone: read it from the server first."""
 
     claim: str  # namespace/name
 
 
-class Wake(Struct, frozen=True):
-    """The claim of this volume may be bound now."""
+def group_steps(steps: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The steps in their order; those that may be written side by side, and share a commit, in one group.
 
-    claim: str
-
-
-def together(steps: Sequence[ClaimStep]) -> Iterator[Sequence[ClaimStep]]:
-    """The steps in the order in which they are acted out, those that may share a commit as one.
-
-    The volume's phase and the claim's pointer are of different objects, and whichever of them a crash leaves
-    out, the next plan writes.
+    The volume's phase and the claim's volumeName are of different objects, and whichever of them a crash
+    leaves out, the next plan writes.
     """
     at = 0
     while at < len(steps):
-        size = 2 if isinstance(steps[at], Turn) and isinstance(_after(steps, at), Point) else 1
+        pair = isinstance(steps[at], SetVolumePhase) and isinstance(_after(steps, at), SetVolumeName)
+        size = 2 if pair else 1
         yield steps[at : at + size]
         at += size
 
 
-def _after(steps: Sequence[ClaimStep], at: int) -> ClaimStep | None:
+def _after(steps: Sequence[T], at: int) -> T | None:
     return steps[at + 1] if at + 1 < len(steps) else None
 
 
-ClaimStep = Take | Turn | Point | Settle | Adopt | HandOff | Amend | Say | Wait
-VolumeStep = Turn | Unbind | Amend | Scrub | Sweep | Recheck | Wake | Say | Wait
+ClaimStep = (
+    SetClaimRef
+    | SetVolumePhase
+    | SetVolumeName
+    | SetClaimStatus
+    | SetDefaultClass
+    | SetProvisioner
+    | FixMetadata
+)
+VolumeStep = SetVolumePhase | UnbindVolume | FixMetadata | CreateRecycler | DeleteRecycler | VerifyLive

@@ -1,1 +1,1 @@
-"""CronJob: jobs that start by the clock."""
+"""CronJob: jobs that start at scheduled times."""

@@ -1,7 +1,7 @@
-"""Which job is due, which old ones go, and when to look again.
+"""Which job is due, which old ones are deleted, and when to plan again.
 
-A start that was missed is made up for once, with the latest moment that passed, unless it is later than the
-deadline. A job's name is its moment, so that one moment never starts two.
+A missed start is made up for once, with the latest scheduled time, unless the deadline has passed. A job's
+name contains its scheduled time, so that one time never starts two jobs.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ TOO_MANY = 100
 _WORDS = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
 
 
-class Start(Struct, frozen=True):
+class CreateJob(Struct, frozen=True):
     job: Job
 
 
-class Remove(Struct, frozen=True):
+class DeleteJob(Struct, frozen=True):
     job: Job
 
 
-class Report(Struct, frozen=True):
+class SetCronJobStatus(Struct, frozen=True):
     status: CronJobStatus
 
 
-Step = Start | Remove | Report | Wait | Say
+Step = CreateJob | DeleteJob | SetCronJobStatus
 
 
-def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step]:
+def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step | Wait | Say]:
     """Steps for a cron job and the jobs it controls."""
-    status = observed(wanted, jobs)
+    status = current_status(wanted, jobs)
     if status != wanted.status:
-        yield Report(status)
+        yield SetCronJobStatus(status)
     if wanted.is_deleting:
         return
     yield from _history(wanted, jobs)
@@ -60,7 +60,7 @@ def plan(wanted: CronJob, jobs: Sequence[Job], now: datetime) -> Iterator[Step]:
         return
     due = schedule.latest(_since(wanted, status, now), now, where)
     if due is not None:
-        if _passed(schedule, _since(wanted, status, now), now, where) > TOO_MANY:
+        if _count_missed(schedule, _since(wanted, status, now), now, where) > TOO_MANY:
             yield warning("TooManyMissedTimes", _WORDS)
         yield from _start(wanted, jobs, due)
     coming = schedule.after(now, where)
@@ -75,7 +75,7 @@ def _since(wanted: CronJob, status: CronJobStatus, now: datetime) -> datetime:
     return since if limit is None else max(since, now - timedelta(seconds=limit))
 
 
-def _passed(schedule: Schedule, since: datetime, now: datetime, where: tzinfo) -> int:
+def _count_missed(schedule: Schedule, since: datetime, now: datetime, where: tzinfo) -> int:
     """How many moments went by; nobody counts further than what is too many."""
     count, moment = 0, schedule.after(since, where)
     while moment is not None and moment <= now and count <= TOO_MANY:
@@ -83,15 +83,15 @@ def _passed(schedule: Schedule, since: datetime, now: datetime, where: tzinfo) -
     return count
 
 
-def _start(wanted: CronJob, jobs: Sequence[Job], due: datetime) -> Iterator[Start | Remove | Say]:
+def _start(wanted: CronJob, jobs: Sequence[Job], due: datetime) -> Iterator[CreateJob | DeleteJob | Say]:
     active = [j for j in jobs if not _end(j)]
     if wanted.spec.concurrency_policy == "Forbid" and active:
         text = "Not starting job because prior execution is running and concurrency policy is Forbid"
         yield normal("JobAlreadyActive", text)
         return
     if wanted.spec.concurrency_policy == "Replace":
-        yield from (Remove(job) for job in active)
-    yield Start(new_job(wanted, due))
+        yield from (DeleteJob(job) for job in active)
+    yield CreateJob(new_job(wanted, due))
 
 
 def new_job(wanted: CronJob, due: datetime) -> Job:
@@ -111,7 +111,7 @@ def _end(job: Job) -> str:
     return next(ends, "")
 
 
-def _history(wanted: CronJob, jobs: Sequence[Job]) -> Iterator[Remove]:
+def _history(wanted: CronJob, jobs: Sequence[Job]) -> Iterator[DeleteJob]:
     for word, limit in (
         ("Complete", wanted.spec.successful_jobs_history_limit),
         ("Failed", wanted.spec.failed_jobs_history_limit),
@@ -120,10 +120,10 @@ def _history(wanted: CronJob, jobs: Sequence[Job]) -> Iterator[Remove]:
             (j for j in jobs if _end(j) == word), key=lambda j: (j.status.start_time or "", j.name)
         )
         if limit is not None:
-            yield from (Remove(j) for j in ended[: max(len(ended) - limit, 0)] if not j.is_deleting)
+            yield from (DeleteJob(j) for j in ended[: max(len(ended) - limit, 0)] if not j.is_deleting)
 
 
-def observed(wanted: CronJob, jobs: Sequence[Job]) -> CronJobStatus:
+def current_status(wanted: CronJob, jobs: Sequence[Job]) -> CronJobStatus:
     """What the jobs themselves show: also those whose start we did not live to write down."""
     kind = kinds.of(Job)
     active = tuple(

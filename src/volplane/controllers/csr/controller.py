@@ -1,9 +1,13 @@
-"""Approves and signs what the plan says; without an authority's key it approves only."""
+"""Approves and signs certificate signing requests; without the key of a CA it approves only."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from datetime import datetime
 from typing import assert_never
+
+from msgspec import Struct, structs
 
 from volplane.api import codec
 from volplane.api.authorization import ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec
@@ -11,15 +15,32 @@ from volplane.api.certificates import CertificateSigningRequest as Request
 from volplane.api.certificates import CertificateSigningRequestCondition as Condition
 from volplane.base import clock
 from volplane.client.client import Client
-from volplane.controllers.csr.plan import APPROVED, FAILED, Ask, Fail, Forget, Sign, plan
+from volplane.controllers.csr.plan import (
+    APPROVED,
+    FAILED,
+    ApproveIfAllowed,
+    DeleteRequest,
+    RejectRequest,
+    SignCertificate,
+    Step,
+    Subject,
+    plan,
+)
 from volplane.controllers.csr.signing import Authority, subject_of
-from volplane.loops.controller import Controller
+from volplane.loops.controller import Continue, Controller, Outcome
 from volplane.rules.steps import Wait
 
 GROUP, PLURAL = "certificates.k8s.io", "certificatesigningrequests"
 
 
-class SigningRequests(Controller[str]):
+class RequestView(Struct, frozen=True):
+    request: Request
+    subject: Subject
+    now: datetime
+    approved: bool = False  # by a step of this plan
+
+
+class SigningRequests(Controller[str, RequestView, Step]):
     name = "certificatesigningrequest-controller"
 
     def __init__(self, client: Client, *, certificate: bytes = b"", key: bytes = b"") -> None:
@@ -29,27 +50,31 @@ class SigningRequests(Controller[str]):
     def setup(self) -> None:
         self.requests = self.watch(Request, lambda old, new: [new.name] if new else [])
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> RequestView | None:
         request = self.requests.get(key)
         if request is None:
-            return
-        approved = False
-        for step in plan(request, subject_of(request.spec.request), clock.wall()):
-            match step:
-                case Ask(permission, message):
-                    if not approved and await self._may(request, permission):
-                        approved = True
-                        await self._condition(request, "approval", APPROVED, "AutoApproved", message)
-                case Sign():
-                    await self._sign(request)
-                case Fail(message):
-                    await self._condition(request, "status", FAILED, "SignerValidationFailure", message)
-                case Forget():
-                    await self.client.delete(Request, key, uid=request.uid, missing_ok=True)
-                case Wait(seconds, why):
-                    self.queue.later(key, seconds, why)
-                case _:
-                    assert_never(step)
+            return None
+        return RequestView(request, subject_of(request.spec.request), clock.wall())
+
+    def plan(self, view: RequestView) -> Iterator[Step | Wait]:
+        return plan(view.request, view.subject, view.now)
+
+    async def act(self, key: str, view: RequestView, step: Step) -> Outcome[RequestView]:
+        request = view.request
+        match step:
+            case ApproveIfAllowed(permission, message):
+                if not view.approved and await self._may(request, permission):
+                    await self._add_condition(request, "approval", APPROVED, "AutoApproved", message)
+                    return Continue(structs.replace(view, approved=True))
+            case SignCertificate():
+                await self._sign(request)
+            case RejectRequest(message):
+                await self._add_condition(request, "status", FAILED, "SignerValidationFailure", message)
+            case DeleteRequest():
+                await self.client.delete(Request, key, uid=request.uid, missing_ok=True)
+            case _:
+                assert_never(step)
+        return None
 
     async def _may(self, request: Request, permission: str) -> bool:
         spec = request.spec
@@ -65,11 +90,11 @@ class SigningRequests(Controller[str]):
         )
         return (await self.client.create(SubjectAccessReview(spec=asked))).status.allowed
 
-    async def _condition(
+    async def _add_condition(
         self, request: Request, subresource: str, type: str, reason: str, message: str
     ) -> None:
-        told = Condition(type=type, status="True", reason=reason, message=message)
-        conditions = [codec.builtins(c) for c in (*request.status.conditions, told)]
+        condition = Condition(type=type, status="True", reason=reason, message=message)
+        conditions = [codec.builtins(c) for c in (*request.status.conditions, condition)]
         await self._patch(request, subresource, {"conditions": conditions})
 
     async def _sign(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a signing request: recognized, approved, signed, refused, or forgotten after a while.
+"""What to do about a signing request: approve it, sign it, reject it, or delete it after a while.
 
 Two signers are ours. Client certificates of kubelets are approved for whoever may ask for them: a machine
 with a bootstrap token for a new node, a node for itself. Serving certificates are approved by people, as
@@ -28,13 +28,13 @@ _USAGES = {
 }
 _APPROVING = "kubelet client certificate after SubjectAccessReview."
 
-# Upstream's patience with requests that nobody needs any more.
+# How long upstream keeps requests.
 PENDING = timedelta(hours=24)
 DECIDED = timedelta(hours=1)
 
 
 class Subject(Struct, frozen=True):
-    """What the request's own text says; empty names if it cannot be read."""
+    """What the PEM of the request contains; empty names if it cannot be read."""
 
     name: str = ""
     groups: tuple[str, ...] = ()
@@ -42,38 +42,38 @@ class Subject(Struct, frozen=True):
     others: bool = False  # mail addresses or URIs are asked for as well
 
 
-class Ask(Struct, frozen=True):
-    """May the requestor create this subresource of signing requests? If so, approve with this message."""
+class ApproveIfAllowed(Struct, frozen=True):
+    """Approve with this message if the requestor may create this subresource of signing requests."""
 
     permission: str
     message: str
 
 
-class Sign(Struct, frozen=True):
+class SignCertificate(Struct, frozen=True):
     pass
 
 
-class Fail(Struct, frozen=True):
+class RejectRequest(Struct, frozen=True):
     message: str
 
 
-class Forget(Struct, frozen=True):
+class DeleteRequest(Struct, frozen=True):
     pass
 
 
-Step = Ask | Sign | Fail | Forget | Wait
+Step = ApproveIfAllowed | SignCertificate | RejectRequest | DeleteRequest
 
 
-def plan(request: Request, subject: Subject, now: datetime) -> Iterator[Step]:
+def plan(request: Request, subject: Subject, now: datetime) -> Iterator[Step | Wait]:
     left = _age_left(request, now)
     if left <= timedelta(0):
-        yield Forget()
+        yield DeleteRequest()
         return
     held = {c.type for c in request.status.conditions}
     if APPROVED in held and not request.status.certificate and FAILED not in held:
         if request.spec.signer_name in SIGNERS:
             why = wrong_with(request, subject)
-            yield Fail(why) if why else Sign()
+            yield RejectRequest(why) if why else SignCertificate()
     elif not held & {APPROVED, DENIED} and _is_recognized(request, subject):
         yield from _permissions(request, subject)
     yield Wait(left.total_seconds(), "it is kept for a while")
@@ -83,11 +83,11 @@ def _is_recognized(request: Request, subject: Subject) -> bool:
     return request.spec.signer_name == KUBELET_CLIENT and not wrong_with(request, subject)
 
 
-def _permissions(request: Request, subject: Subject) -> Iterator[Ask]:
+def _permissions(request: Request, subject: Subject) -> Iterator[ApproveIfAllowed]:
     """The narrower one first: a node that renews its own certificate."""
     if subject.name == request.spec.username:
-        yield Ask("selfnodeclient", f"Auto approving self {_APPROVING}")
-    yield Ask("nodeclient", f"Auto approving {_APPROVING}")
+        yield ApproveIfAllowed("selfnodeclient", f"Auto approving self {_APPROVING}")
+    yield ApproveIfAllowed("nodeclient", f"Auto approving {_APPROVING}")
 
 
 def wrong_with(request: Request, subject: Subject) -> str:

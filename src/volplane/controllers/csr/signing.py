@@ -43,7 +43,7 @@ class Authority:
             .not_valid_after(min(now + lasts, self._certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(usages), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(list(_extended(usages))), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(list(_extended_usages(usages))), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
             )
@@ -88,7 +88,7 @@ def _names(asked: x509.CertificateSigningRequest) -> x509.SubjectAlternativeName
         return None
 
 
-def _extended(usages: tuple[str, ...]) -> list[x509.ObjectIdentifier]:
+def _extended_usages(usages: tuple[str, ...]) -> list[x509.ObjectIdentifier]:
     known = {"client auth": ExtendedKeyUsageOID.CLIENT_AUTH, "server auth": ExtendedKeyUsageOID.SERVER_AUTH}
     return [known[usage] for usage in usages if usage in known]
 

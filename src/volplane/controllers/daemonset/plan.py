@@ -1,7 +1,7 @@
-"""Which nodes run the daemon, which pods are missing, surplus or out of date.
+"""Which nodes run the daemon, and which pods are missing, surplus or out of date.
 
-A daemon's pod goes through the scheduler like any other, tied to its node by an affinity on `metadata.name`,
-so that taints and limits are judged in one place. A daemon tolerates what a node's condition keeps away.
+A daemon's pod is scheduled like any other, bound to its node by an affinity on `metadata.name`, so that
+taints and limits are checked in one place. A daemon tolerates the taints that node conditions bring.
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ from volplane.rules.pods import has_ended
 from volplane.rules.steps import Wait
 from volplane.rules.taints import untolerated
 from volplane.rules.topology import selects
-from volplane.rules.workloads import availability, available_in, fraction_of, is_ready, pod_of, template_hash
+from volplane.rules.workloads import (
+    CreatePod,
+    DeletePod,
+    availability,
+    available_in,
+    fraction_of,
+    is_ready,
+    pod_of,
+    template_hash,
+)
 
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"
@@ -41,22 +50,16 @@ _TOLERATED = (
 )
 
 
-class Create(Struct, frozen=True):
-    node: str
-    pod: Pod
-
-
-class Delete(Struct, frozen=True):
-    pod: Pod
-
-
-class Report(Struct, frozen=True):
+class SetDaemonSetStatus(Struct, frozen=True):
     status: DaemonSetStatus
+
+
+Step = CreatePod | DeletePod | SetDaemonSetStatus
 
 
 def plan(
     wanted: DaemonSet, nodes: Sequence[Node], pods: Sequence[Pod], now: datetime
-) -> Iterator[Create | Delete | Report | Wait]:
+) -> Iterator[Step | Wait]:
     """Steps for a daemon set, all nodes, and the pods it controls."""
     placed: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -66,10 +69,10 @@ def plan(
     if not wanted.is_deleting:
         yield from _missing(wanted, eligible, placed)
         yield from _surplus(names, placed)
-        yield from _outdated(wanted, names, placed, now)
-    status = observed(wanted, names, placed, now)
+        yield from _replace_outdated(wanted, names, placed, now)
+    status = current_status(wanted, names, placed, now)
     if status != wanted.status:
-        yield Report(status)
+        yield SetDaemonSetStatus(status)
     yield from availability(pods, wanted.spec.min_ready_seconds, now)
 
 
@@ -110,13 +113,13 @@ def daemon_pod(wanted: DaemonSet, node: str) -> Pod:
     pod = pod_of(template, wanted, labels=labels)
     spec = structs.replace(
         pod.spec,
-        affinity=_tied(pod.spec.affinity or Affinity(), node),
+        affinity=_bind_to_node(pod.spec.affinity or Affinity(), node),
         tolerations=(*pod.spec.tolerations, *daemon_tolerations(pod.spec)),
     )
     return structs.replace(pod, spec=spec)
 
 
-def _tied(affinity: Affinity, node: str) -> Affinity:
+def _bind_to_node(affinity: Affinity, node: str) -> Affinity:
     """The affinity with every required term narrowed to one node."""
     only = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
     held = affinity.node_affinity or NodeAffinity()
@@ -134,23 +137,23 @@ def revision_of(wanted: DaemonSet) -> str:
 
 def _missing(
     wanted: DaemonSet, eligible: Sequence[Node], placed: Mapping[str, list[Pod]]
-) -> Iterator[Create]:
+) -> Iterator[CreatePod]:
     for node in eligible:
         if not placed.get(node.name):
-            yield Create(node.name, daemon_pod(wanted, node.name))
+            yield CreatePod(daemon_pod(wanted, node.name))
 
 
-def _surplus(names: set[str], placed: Mapping[str, list[Pod]]) -> Iterator[Delete]:
+def _surplus(names: set[str], placed: Mapping[str, list[Pod]]) -> Iterator[DeletePod]:
     for node, pods in placed.items():
         alive = sorted((p for p in pods if not p.is_deleting), key=lambda p: (not is_ready(p), p.name))
         done = [p for p in alive if has_ended(p)]
         keep = [p for p in alive if not has_ended(p)][:1] if node in names else []
-        yield from (Delete(p) for p in alive if p not in keep or p in done)
+        yield from (DeletePod(p) for p in alive if p not in keep or p in done)
 
 
-def _outdated(
+def _replace_outdated(
     wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]], now: datetime
-) -> Iterator[Delete]:
+) -> Iterator[DeletePod]:
     """Rolling update: old pods go as long as no more than maxUnavailable are missing."""
     if wanted.spec.update_strategy.type == "OnDelete":
         return
@@ -164,13 +167,13 @@ def _outdated(
         if pod is None or pod.metadata.labels.get(HASH_LABEL) == current:
             continue
         if not is_ready(pod):
-            yield Delete(pod)
+            yield DeletePod(pod)
         elif away < allowed:
             away += 1
-            yield Delete(pod)
+            yield DeletePod(pod)
 
 
-def observed(
+def current_status(
     wanted: DaemonSet, names: set[str], placed: Mapping[str, list[Pod]], now: datetime
 ) -> DaemonSetStatus:
     serving = [p for n in names for p in placed.get(n, ())[:1]]

@@ -20,31 +20,31 @@ HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
 
 
-class Create(Struct, frozen=True):
+class CreateReplicaSet(Struct, frozen=True):
     set: ReplicaSet
 
 
-class Scale(Struct, frozen=True):
+class ScaleReplicaSet(Struct, frozen=True):
     set: ReplicaSet
     replicas: int
 
 
-class Revise(Struct, frozen=True):
+class SetRevision(Struct, frozen=True):
     """An older set serves the template again: it gets the newest revision number."""
 
     set: ReplicaSet
     revision: int
 
 
-class Remove(Struct, frozen=True):
+class DeleteReplicaSet(Struct, frozen=True):
     set: ReplicaSet
 
 
-class Report(Struct, frozen=True):
+class SetDeploymentStatus(Struct, frozen=True):
     status: DeploymentStatus
 
 
-Step = Create | Scale | Revise | Remove | Report
+Step = CreateReplicaSet | ScaleReplicaSet | SetRevision | DeleteReplicaSet | SetDeploymentStatus
 
 
 def plan(wanted: Deployment, sets: Sequence[ReplicaSet], now: str) -> Iterator[Step]:
@@ -53,16 +53,16 @@ def plan(wanted: Deployment, sets: Sequence[ReplicaSet], now: str) -> Iterator[S
     old = [s for s in sets if s is not current]
     if not wanted.is_deleting:
         if current is None:
-            yield Create(new_set(wanted, old))
+            yield CreateReplicaSet(new_set(wanted, old))
         else:
             newest = max((revision_of(s) for s in old), default=0)
             if revision_of(current) <= newest:
-                yield Revise(current, newest + 1)
+                yield SetRevision(current, newest + 1)
             yield from _move(wanted, current, old)
             yield from _history(wanted, old)
-    status = observed(wanted, current, sets, now)
+    status = current_status(wanted, current, sets, now)
     if status != wanted.status:
-        yield Report(status)
+        yield SetDeploymentStatus(status)
 
 
 def serves(candidate: ReplicaSet, wanted: Deployment) -> bool:
@@ -74,7 +74,7 @@ def revision_of(candidate: ReplicaSet) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def desired(wanted: Deployment) -> int:
+def desired_replicas(wanted: Deployment) -> int:
     return 1 if wanted.spec.replicas is None else wanted.spec.replicas
 
 
@@ -97,12 +97,12 @@ def new_set(wanted: Deployment, old: Sequence[ReplicaSet]) -> ReplicaSet:
             replicas=_room(wanted, old, 0),
             min_ready_seconds=spec.min_ready_seconds,
             selector=structs.replace(selector, match_labels={**selector.match_labels, HASH_LABEL: word}),
-            template=_labelled(spec.template, labels),
+            template=_add_labels(spec.template, labels),
         ),
     )
 
 
-def _labelled(template: PodTemplateSpec, labels: dict[str, str]) -> PodTemplateSpec:
+def _add_labels(template: PodTemplateSpec, labels: dict[str, str]) -> PodTemplateSpec:
     return structs.replace(template, metadata=structs.replace(template.metadata, labels=labels))
 
 
@@ -112,7 +112,7 @@ def _size(candidate: ReplicaSet) -> int:
 
 def _surge(wanted: Deployment) -> tuple[int, int]:
     """maxSurge and maxUnavailable as numbers; both zero would never move, so one pod may then be missing."""
-    total, rolling = desired(wanted), wanted.spec.strategy.rolling_update
+    total, rolling = desired_replicas(wanted), wanted.spec.strategy.rolling_update
     surge = fraction_of(rolling.max_surge if rolling else None, total, round_up=True, default=-(-total // 4))
     missing = fraction_of(
         rolling.max_unavailable if rolling else None, total, round_up=False, default=total // 4
@@ -122,7 +122,7 @@ def _surge(wanted: Deployment) -> tuple[int, int]:
 
 def _room(wanted: Deployment, old: Sequence[ReplicaSet], current: int) -> int:
     """How large the new set may be now."""
-    total = desired(wanted)
+    total = desired_replicas(wanted)
     if wanted.spec.strategy.type == "Recreate":
         return 0 if any(s.status.replicas or _size(s) for s in old) else total
     surge, _ = _surge(wanted)
@@ -130,19 +130,21 @@ def _room(wanted: Deployment, old: Sequence[ReplicaSet], current: int) -> int:
     return min(total, max(current, total + surge - others))
 
 
-def _move(wanted: Deployment, current: ReplicaSet, old: Sequence[ReplicaSet]) -> Iterator[Scale]:
-    total = desired(wanted)
+def _move(wanted: Deployment, current: ReplicaSet, old: Sequence[ReplicaSet]) -> Iterator[ScaleReplicaSet]:
+    total = desired_replicas(wanted)
     if wanted.spec.paused:
         return
     size = min(total, _room(wanted, old, _size(current)))
     if size != _size(current):
-        yield Scale(current, size)
+        yield ScaleReplicaSet(current, size)
     yield from _shrink(wanted, current, [s for s in old if _size(s)], total)
 
 
-def _shrink(wanted: Deployment, current: ReplicaSet, old: list[ReplicaSet], total: int) -> Iterator[Scale]:
+def _shrink(
+    wanted: Deployment, current: ReplicaSet, old: list[ReplicaSet], total: int
+) -> Iterator[ScaleReplicaSet]:
     if wanted.spec.strategy.type == "Recreate":
-        yield from (Scale(s, 0) for s in old)
+        yield from (ScaleReplicaSet(s, 0) for s in old)
         return
     _, missing = _surge(wanted)
     serving = current.status.available_replicas + sum(s.status.available_replicas for s in old)
@@ -153,31 +155,31 @@ def _shrink(wanted: Deployment, current: ReplicaSet, old: list[ReplicaSet], tota
         give = idle + min(max(spare, 0), _size(candidate) - idle)
         spare -= give - idle
         if give:
-            yield Scale(candidate, _size(candidate) - give)
+            yield ScaleReplicaSet(candidate, _size(candidate) - give)
 
 
-def _history(wanted: Deployment, old: Sequence[ReplicaSet]) -> Iterator[Remove]:
+def _history(wanted: Deployment, old: Sequence[ReplicaSet]) -> Iterator[DeleteReplicaSet]:
     limit = 10 if wanted.spec.revision_history_limit is None else wanted.spec.revision_history_limit
     idle = [s for s in old if not _size(s) and not s.status.replicas and not s.is_deleting]
-    yield from (Remove(s) for s in sorted(idle, key=revision_of)[: max(len(idle) - limit, 0)])
+    yield from (DeleteReplicaSet(s) for s in sorted(idle, key=revision_of)[: max(len(idle) - limit, 0)])
 
 
-def observed(
+def current_status(
     wanted: Deployment, current: ReplicaSet | None, sets: Sequence[ReplicaSet], now: str
 ) -> DeploymentStatus:
     total = sum(s.status.replicas for s in sets)
     ready = sum(s.status.ready_replicas for s in sets)
     available = sum(s.status.available_replicas for s in sets)
     updated = current.status.replicas if current else 0
-    enough = available >= desired(wanted) - _surge(wanted)[1]
-    done = updated == total == available == desired(wanted)
+    enough = available >= desired_replicas(wanted) - _surge(wanted)[1]
+    done = updated == total == available == desired_replicas(wanted)
     return DeploymentStatus(
         observed_generation=wanted.metadata.generation,
         replicas=total,
         updated_replicas=updated,
         ready_replicas=ready,
         available_replicas=available,
-        unavailable_replicas=max(desired(wanted) - available, 0),
+        unavailable_replicas=max(desired_replicas(wanted) - available, 0),
         collision_count=wanted.status.collision_count,
         conditions=(_availability(wanted, enough, now), _progress(wanted, current, done, now)),
     )

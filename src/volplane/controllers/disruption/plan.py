@@ -18,7 +18,7 @@ from volplane.rules.steps import Say, Wait, normal, warning
 from volplane.rules.workloads import controller_of, fraction_of, is_ready
 
 
-class Report(Struct, frozen=True):
+class SetBudgetStatus(Struct, frozen=True):
     status: PodDisruptionBudgetStatus
 
 
@@ -28,10 +28,10 @@ class Unscaled(ValueError):
 
 def plan(
     budget: PodDisruptionBudget, pods: Sequence[Pod], scales: Mapping[str, int], now: datetime
-) -> Iterator[Report | Wait | Say]:
+) -> Iterator[SetBudgetStatus | Wait | Say]:
     """Steps for a budget, the pods it covers, and how many pods each of their owners (by uid) wants."""
     try:
-        expected, desired = _expected(budget, pods, scales)
+        expected, desired = _count_expected(budget, pods, scales)
     except Unscaled as failure:
         yield from _safe(budget, str(failure), now)
         return
@@ -55,12 +55,12 @@ def plan(
         yield Wait(max(min(left), 0.0), "an evicted pod has not begun to go")
 
 
-def _report(budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Iterator[Report]:
+def _report(budget: PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Iterator[SetBudgetStatus]:
     if status != budget.status:
-        yield Report(status)
+        yield SetBudgetStatus(status)
 
 
-def _safe(budget: PodDisruptionBudget, failure: str, now: datetime) -> Iterator[Report | Say]:
+def _safe(budget: PodDisruptionBudget, failure: str, now: datetime) -> Iterator[SetBudgetStatus | Say]:
     """What cannot be counted allows nothing."""
     status = structs.replace(budget.status, disruptions_allowed=0)
     reports = list(_report(budget, judged(status, _stamp(now), failure=failure)))
@@ -70,7 +70,9 @@ def _safe(budget: PodDisruptionBudget, failure: str, now: datetime) -> Iterator[
     yield from reports
 
 
-def _expected(budget: PodDisruptionBudget, pods: Sequence[Pod], scales: Mapping[str, int]) -> tuple[int, int]:
+def _count_expected(
+    budget: PodDisruptionBudget, pods: Sequence[Pod], scales: Mapping[str, int]
+) -> tuple[int, int]:
     """How many pods there should be, and how many of them must be healthy."""
     spec = budget.spec
     if spec.max_unavailable is not None:

@@ -1,1 +1,1 @@
-"""Generic ephemeral volumes: a claim made for one pod, and gone with it."""
+"""Generic ephemeral volumes: a claim that is created for one pod and deleted with it."""

@@ -1,7 +1,7 @@
-"""Which claims a pod's ephemeral volumes still need.
+"""Which claims have to be created for a pod's ephemeral volumes.
 
-Deleting them is left to garbage collection: each belongs to its pod. A claim of that name which was made for
-somebody else is never taken over, since its data is not ours.
+Garbage collection deletes them: each is owned by its pod. A claim of that name with another owner is never
+taken over, since its data is not the pod's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from volplane.rules.pods import ephemeral_conflict, owns
 from volplane.rules.workloads import owner_reference
 
 
-class Make(Struct, frozen=True):
+class CreateEphemeralClaim(Struct, frozen=True):
     volume: str
     claim: PersistentVolumeClaim
 
 
-class Refuse(Struct, frozen=True):
+class ReportClaimConflict(Struct, frozen=True):
     volume: str
     why: str
 
 
-def plan(pod: Pod, claims: Mapping[str, PersistentVolumeClaim]) -> Iterator[Make | Refuse]:
+Step = CreateEphemeralClaim | ReportClaimConflict
+
+
+def plan(pod: Pod, claims: Mapping[str, PersistentVolumeClaim]) -> Iterator[Step]:
     """Steps for a pod and the claims of its namespace, by name."""
     if pod.is_deleting:
         return
@@ -37,9 +40,9 @@ def plan(pod: Pod, claims: Mapping[str, PersistentVolumeClaim]) -> Iterator[Make
             continue
         held = claims.get(names.owned_claim(pod.name, volume.name))
         if held is None:
-            yield Make(volume.name, claim_for(pod, volume.name, template))
+            yield CreateEphemeralClaim(volume.name, claim_for(pod, volume.name, template))
         elif not owns(pod, held):
-            yield Refuse(volume.name, ephemeral_conflict(pod, held))
+            yield ReportClaimConflict(volume.name, ephemeral_conflict(pod, held))
 
 
 def claim_for(pod: Pod, volume: str, template: PersistentVolumeClaimTemplate) -> PersistentVolumeClaim:

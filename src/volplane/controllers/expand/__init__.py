@@ -1,1 +1,1 @@
-"""Claims that ask for more: somebody else makes their volumes grow, and is told so where needed."""
+"""Claims that request more storage: who has to expand their volumes."""

@@ -1,48 +1,68 @@
-"""Watches claims that ask for more, and says who is to do something about it."""
+"""Watches claims that request more storage, and names who has to expand their volumes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, assert_never
 
+from msgspec import Struct
+
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.base import clock
-from volplane.controllers.expand.plan import HandOver, PassOn, facts, is_wanted, plan
+from volplane.controllers.expand.plan import (
+    SetResizer,
+    StartNodeExpansion,
+    Step,
+    is_wanted,
+    plan,
+    relevant_fields,
+)
 from volplane.loops.controller import Controller
 from volplane.rules import resizing
 from volplane.rules.resizing import State
 from volplane.rules.steps import Say
 
 
-class Expansion(Controller[str]):
+class ExpandView(Struct, frozen=True):
+    claim: PersistentVolumeClaim
+    volume: PersistentVolume | None
+
+
+class Expansion(Controller[str, ExpandView, Step]):
     name = "persistentvolume-expander-controller"
     component = "volume_expand"
     workers = 10
 
     def setup(self) -> None:
-        self.claims = self.watch(PersistentVolumeClaim, self._changed)
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
         self.volumes = self.watch(PersistentVolume)
 
-    def _changed(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> Iterator[str]:
-        if new is not None and is_wanted(new) and facts(old) != facts(new):
+    def keys_of_claim(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> Iterator[str]:
+        if new is not None and is_wanted(new) and relevant_fields(old) != relevant_fields(new):
             yield new.key
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> ExpandView | None:
         claim = self.claims.at(key)
-        if claim is None:
-            return
-        for step in plan(claim, self.volumes.get(claim.spec.volume_name)):
-            match step:
-                case HandOver(driver):
-                    await self._patch(claim, {"metadata": {"annotations": {resizing.RESIZER: driver}}})
-                case PassOn(size):
-                    await self._pass_on(claim, size)
-                case Say(type, reason, message):
-                    self.events.event(claim, type, reason, message)
-                case _:
-                    assert_never(step)
+        return ExpandView(claim, self.volumes.get(claim.spec.volume_name)) if claim is not None else None
 
-    async def _pass_on(self, claim: PersistentVolumeClaim, size: str) -> None:
+    def plan(self, view: ExpandView) -> Iterator[Step | Say]:
+        return plan(view.claim, view.volume)
+
+    def subject(self, view: ExpandView) -> PersistentVolumeClaim:
+        return view.claim
+
+    async def act(self, key: str, view: ExpandView, step: Step) -> None:
+        match step:
+            case SetResizer(driver):
+                await self._patch(view.claim, {"metadata": {"annotations": {resizing.RESIZER: driver}}})
+            case StartNodeExpansion(size):
+                await self._start_node_expansion(view.claim, size)
+            case _:
+                assert_never(step)
+
+    async def _start_node_expansion(self, claim: PersistentVolumeClaim, size: str) -> None:
         """The volume's object first: the node compares it with what it has mounted."""
         grown = {"spec": {"capacity": {"storage": size}}}
         await self.client.patch(PersistentVolume, claim.spec.volume_name, merge=grown, missing_ok=True)

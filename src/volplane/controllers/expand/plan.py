@@ -1,8 +1,8 @@
-"""What becomes of a claim that asks for more than it has.
+"""What to do about a claim that requests more than it has.
 
 Nothing is expanded here: the in-tree plugins that could are gone. A claim on a volume of such a plugin is
-handed to the driver that stands in for it; a FlexVolume has nothing to do in the control plane and goes on
-to its node; for all others a resizer beside the driver sees the claim by itself.
+handed to the CSI driver that replaces it; a FlexVolume is expanded by its node alone; for all others the
+driver's csi-resizer sees the claim by itself.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _IN_TREE = {
 }
 
 
-class HandOver(Struct, frozen=True):
-    """Name the driver that is to do it."""
+class SetResizer(Struct, frozen=True):
+    """Name the driver whose resizer has to expand the volume."""
 
     driver: str
 
 
-class PassOn(Struct, frozen=True):
-    """The control plane has nothing to do: it is the node's turn."""
+class StartNodeExpansion(Struct, frozen=True):
+    """Nothing to do in the control plane: the node expands the file system."""
 
     size: str
 
 
-Step = HandOver | PassOn | Say
+Step = SetResizer | StartNodeExpansion
 
 
-def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[Step]:
+def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Iterator[Step | Say]:
     if volume is None or not is_wanted(claim) or not binding.is_pair(claim, volume):
         return
     if plugin := in_tree(volume):
@@ -50,10 +50,10 @@ def plan(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> Itera
         yield normal("ExternalExpanding", message)
         driver = classes.MIGRATED[plugin]
         if claim.metadata.annotations.get(resizing.RESIZER) != driver:
-            yield HandOver(driver)
+            yield SetResizer(driver)
     elif volume.spec.flex_volume is not None:
         if resizing.state(claim) in (State.NONE, State.NODE_INFEASIBLE):
-            yield PassOn(claim.spec.resources.requests["storage"])
+            yield StartNodeExpansion(claim.spec.resources.requests["storage"])
     else:
         yield normal("ExternalExpanding", "waiting for an external controller to expand this PVC")
 
@@ -68,8 +68,8 @@ def in_tree(volume: PersistentVolume) -> str:
     return next(found, "")
 
 
-def facts(claim: PersistentVolumeClaim | None) -> object:
-    """What of a claim is news: other writes of its status must not repeat what was said."""
+def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
+    """The fields whose change matters: other writes of the status must not repeat the events."""
     if claim is None:
         return None
     infeasible = resizing.state(claim) is State.NODE_INFEASIBLE

@@ -1,15 +1,17 @@
 """Follows owner references over all kinds that can be deleted, custom ones included.
 
-The subtle thing is who is dead: an owner that was seen to be deleted, or one that the server itself does not
-know under its uid. An owner of a kind that nobody serves, or whose objects we do not know yet, lives on.
+An owner is gone if it was seen to be deleted, or if the server does not know it under its uid. An owner of a
+kind that is not served, or whose objects are not all known yet, counts as present.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
+
+from msgspec import Struct
 
 from volplane.api import kinds
 from volplane.api.apiextensions import CustomResourceDefinition
@@ -19,23 +21,24 @@ from volplane.client.cache import Cache, Index
 from volplane.controllers.garbage.custom import Customs, Followed
 from volplane.controllers.garbage.plan import (
     FOREGROUND,
-    Delete,
+    DeleteObject,
     Dependent,
-    Disown,
     Owner,
-    Release,
+    RemoveDeletionFinalizer,
+    RemoveOwnerRef,
     Step,
     plan,
 )
 from volplane.loops.controller import Controller
 from volplane.loops.events import Recent
+from volplane.rules.steps import CommonStep, Say, warning
 
 log = logging.getLogger(__name__)
 
 FOLLOWED: tuple[type[Resource], ...] = tuple(
     kind.type
     for kind in kinds.ALL
-    # Events own nothing, belong to nobody and are many; what cannot be made need not be followed.
+    # Events have neither owners nor dependents and are many; what cannot be created need not be followed.
     if kind.type is not None
     and {"create", "delete", "list", "watch"} <= set(kind.verbs)
     and kind.kind != "Event"
@@ -48,59 +51,74 @@ def owner_uids(obj: Resource) -> list[str]:
     return [r.uid for r in obj.metadata.owner_references]
 
 
-def ties(meta: ObjectMeta) -> tuple[object, ...]:
-    """What of an object matters here."""
+def relevant_fields(meta: ObjectMeta) -> tuple[object, ...]:
+    """The fields of an object that garbage collection depends on."""
     return meta.owner_references, meta.finalizers, meta.deletion_timestamp
 
 
-class Garbage(Controller[Key]):
+class GarbageView(Struct, frozen=True):
+    object: Resource
+    owners: Mapping[str, Owner]  # by uid
+    dependents: Sequence[Dependent]
+    misplaced: Sequence[OwnerReference] = ()  # whose owner is in another namespace; not reported yet
+
+
+class GarbageMemory:
+    def __init__(self) -> None:
+        self.dead: Recent[bool] = Recent()  # uids of owners that were seen to be deleted
+        self.reported: Recent[bool] = Recent()  # misplaced references that were reported
+
+
+class Garbage(Controller[Key, GarbageView, Step]):
     name = "garbage-collector-controller"
 
     def setup(self) -> None:
+        self.memory = GarbageMemory()
         self.caches: dict[type[Resource], Cache[Any]] = {}
         self.dependents: dict[type[Resource], Index[Any]] = {}
-        self._dead: Recent[bool] = Recent()  # uids of owners that were seen to be deleted
-        self._told: Recent[bool] = Recent()  # of which misplaced references somebody was told
-        self.customs = Customs(self.client.transport, begun=self._begun, ready=self._ready, ended=self._ended)
+        self.customs = Customs(
+            self.client.transport,
+            begun=self._follow_custom,
+            ready=self._wake_dependents,
+            ended=self._unfollow_custom,
+        )
         for followed in FOLLOWED:
-            self._follow(self.watch(followed, self._waker_of(followed)))
+            self._index(self.watch(followed, self._keys_for(followed), observe=self.observe))
 
-    async def _serve(self) -> None:
+    async def serve(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.customs.run(self.caches[CustomResourceDefinition]))
-            await super()._serve()
+            await super().serve()
 
-    def _follow(self, cache: Cache[Any]) -> None:
+    def _index(self, cache: Cache[Any]) -> None:
         self.caches[cache.type] = cache
         self.dependents[cache.type] = cache.index("owners", owner_uids)
 
-    def _begun(self, cache: Cache[Any]) -> None:
-        self._follow(cache)
-        self._watched.append((cache, None))  # so that what is written to it is waited for
-        cache.subscribe(self._waker(self._waker_of(cache.type)))
+    def _follow_custom(self, cache: Cache[Any]) -> None:
+        self._index(cache)
+        self.follow(cache, self._keys_for(cache.type), observe=self.observe)
 
-    def _ready(self, followed: Followed) -> None:
-        """Whose owners are of this kind was left alone until now."""
+    def _wake_dependents(self, followed: Followed) -> None:
+        """Objects whose owners are of this kind were left alone until now."""
         for cache in self.caches.values():
             for obj in cache.all():
                 if any(followed.is_meant(r) for r in obj.metadata.owner_references):
                     self.queue.add((cache.type, obj.key))
 
-    def _ended(self, cache: Cache[Any]) -> None:
+    def _unfollow_custom(self, cache: Cache[Any]) -> None:
         del self.caches[cache.type], self.dependents[cache.type]
-        self._watched.remove((cache, None))
+        self.unfollow(cache)
 
-    def _waker_of(self, followed: type[Resource]) -> Callable[[Any, Any], Iterable[Key]]:
-        def wake(old: Resource | None, new: Resource | None) -> Iterable[Key]:
+    # --- which keys a change wakes
+
+    def _keys_for(self, followed: type[Resource]) -> Callable[[Any, Any], Iterable[Key]]:
+        def keys(old: Resource | None, new: Resource | None) -> Iterable[Key]:
             if new is None:
                 assert old is not None
-                left = self._owned_by(old.uid)
-                if left:
-                    self._dead.put((old.uid,), True)
-                yield from self._keys_of(left)  # their owner is gone
+                yield from self._keys_of(self._owned_by(old.uid))  # their owner is gone
                 yield from self._owners_of(old)  # an owner may have waited for it
                 return
-            if old is None or ties(old.metadata) != ties(new.metadata):
+            if old is None or relevant_fields(old.metadata) != relevant_fields(new.metadata):
                 if new.metadata.owner_references or (new.is_deleting and new.metadata.finalizers):
                     yield followed, new.key
                 if new.is_deleting and FOREGROUND in new.metadata.finalizers:
@@ -108,7 +126,11 @@ class Garbage(Controller[Key]):
                 if old is not None and old.metadata.owner_references != new.metadata.owner_references:
                     yield from self._owners_of(old)
 
-        return wake
+        return keys
+
+    def observe(self, old: Resource | None, new: Resource | None) -> None:
+        if new is None and old is not None and self._owned_by(old.uid):
+            self.memory.dead.put((old.uid,), True)
 
     def _owned_by(self, uid: str) -> list[Resource]:
         return [obj for index in self.dependents.values() for obj in index[uid]] if uid else []
@@ -130,59 +152,74 @@ class Garbage(Controller[Key]):
                 namespaced = kinds.of(followed).namespaced
                 yield followed, f"{obj.namespace}/{reference.name}" if namespaced else reference.name
 
-    def _owner(self, obj: Resource, reference: OwnerReference) -> Owner:
-        followed = self._type_of(reference)
-        if followed is None or not self.caches[followed].is_synced:
-            # A kind that nobody serves (any more), or of which we do not know all yet.
-            return Owner.ABSENT if self._dead.get((reference.uid,)) else Owner.PRESENT
-        namespaced = kinds.of(followed).namespaced
-        held = self.caches[followed].get(reference.name, obj.namespace if namespaced else "")
-        if held is not None and held.uid == reference.uid:
-            return (
-                Owner.WAITING
-                if held.is_deleting and FOREGROUND in held.metadata.finalizers
-                else Owner.PRESENT
-            )
-        if namespaced:
-            self._tell_if_elsewhere(obj, followed, reference)
-            if not obj.namespace:
-                return Owner.PRESENT  # no namespace to look in: such a reference says nothing
-        return Owner.ABSENT
+    # --- what the caches show
 
-    def _tell_if_elsewhere(self, obj: Resource, owner: type[Resource], reference: OwnerReference) -> None:
-        """An owner is looked for where its dependent is; one in another namespace is none."""
-        if not any(o.uid == reference.uid for o in self.caches[owner].everywhere(reference.name)):
-            return
-        if self._told.get((obj.uid, reference.uid)):
-            return
-        self._told.put((obj.uid, reference.uid), True)
-        named = (
-            f"[{reference.api_version}/{reference.kind}, namespace: {obj.namespace}, "
-            f"name: {reference.name}, uid: {reference.uid}]"
-        )
-        message = f'ownerRef {named} does not exist in namespace "{obj.namespace}"'
-        self.events.warning(obj, "OwnerRefInvalidNamespace", message)
-
-    async def reconcile(self, key: Key) -> None:
+    def view(self, key: Key) -> GarbageView | None:
         followed, name = key
         cache = self.caches.get(followed)  # a custom kind may be gone meanwhile
         obj = cache.at(name) if cache is not None else None
         if obj is None:
-            return
-        owners = {r.uid: self._owner(obj, r) for r in obj.metadata.owner_references}
+            return None
+        references = obj.metadata.owner_references
+        owners = {r.uid: self._owner(obj, r) for r in references}
+        misplaced = [r for r in references if self._is_misplaced(obj, r)]
         dependents = [
             Dependent(d, r)
             for d in self._owned_by(obj.uid)
             for r in d.metadata.owner_references
             if r.uid == obj.uid
         ]
-        async with asyncio.TaskGroup() as group:
-            for step in plan(obj, owners, dependents):
-                group.create_task(self._act(step))
+        return GarbageView(obj, owners, dependents, misplaced)
 
-    async def _act(self, step: Step) -> None:
+    def _owner(self, obj: Resource, reference: OwnerReference) -> Owner:
+        followed = self._type_of(reference)
+        if followed is None or not self.caches[followed].is_synced:
+            # A kind that is not served (any more), or whose objects are not all known yet.
+            return Owner.ABSENT if self.memory.dead.get((reference.uid,)) else Owner.PRESENT
+        namespaced = kinds.of(followed).namespaced
+        found = self.caches[followed].get(reference.name, obj.namespace if namespaced else "")
+        if found is not None and found.uid == reference.uid:
+            waits = found.is_deleting and FOREGROUND in found.metadata.finalizers
+            return Owner.WAITING if waits else Owner.PRESENT
+        if namespaced and not obj.namespace:
+            return Owner.PRESENT  # there is no namespace to look in: such a reference means nothing
+        return Owner.ABSENT
+
+    def _is_misplaced(self, obj: Resource, reference: OwnerReference) -> bool:
+        """An owner is looked up in the namespace of its dependent; this one is in another namespace."""
+        followed = self._type_of(reference)
+        if followed is None or not self.caches[followed].is_synced or not kinds.of(followed).namespaced:
+            return False
+        found = self.caches[followed].get(reference.name, obj.namespace)
+        if found is not None and found.uid == reference.uid:
+            return False
+        if self.memory.reported.get((obj.uid, reference.uid)):
+            return False
+        return any(o.uid == reference.uid for o in self.caches[followed].everywhere(reference.name))
+
+    # --- what to do
+
+    def plan(self, view: GarbageView) -> Iterator[Step | Say]:
+        for reference in view.misplaced:
+            yield warning("OwnerRefInvalidNamespace", misplaced_message(view.object, reference))
+        yield from plan(view.object, view.owners, view.dependents)
+
+    def update_memory(self, key: Key, view: GarbageView | None, steps: Sequence[Step | CommonStep]) -> None:
+        for reference in view.misplaced if view is not None else ():
+            assert view is not None
+            self.memory.reported.put((view.object.uid, reference.uid), True)
+
+    def batches(self, steps: Sequence[Step | CommonStep]) -> Iterable[Sequence[Step | CommonStep]]:
+        return (steps,)
+
+    # --- doing it
+
+    def subject(self, view: GarbageView) -> Resource:
+        return view.object
+
+    async def act(self, key: Key, view: GarbageView, step: Step) -> None:
         match step:
-            case Delete(obj, propagation, absent):
+            case DeleteObject(obj, propagation, absent):
                 if all([await self._is_gone(obj, r) for r in absent]):
                     log.info("deleting %s %s: its owners are gone", kinds.of(type(obj)).plural, obj.key)
                     await self.client.delete(
@@ -193,10 +230,10 @@ class Garbage(Controller[Key]):
                         propagation=propagation,
                         missing_ok=True,
                     )
-            case Disown(obj, uids):
+            case RemoveOwnerRef(obj, uids):
                 left = [r for r in obj.metadata.owner_references if r.uid not in uids]
                 await self._patch(obj, {"ownerReferences": [_plain(r) for r in left] or None})
-            case Release(obj, finalizer):
+            case RemoveDeletionFinalizer(obj, finalizer):
                 left_over = [f for f in obj.metadata.finalizers if f != finalizer]
                 await self._patch(obj, {"finalizers": left_over or None})
             case _:
@@ -214,17 +251,25 @@ class Garbage(Controller[Key]):
         )
 
     async def _is_gone(self, obj: Resource, reference: OwnerReference) -> bool:
-        """The cache says so; the server has the last word."""
+        """Whether the server does not know the owner either. Raises Conflict if it does."""
         followed = self._type_of(reference)
-        if self._dead.get((reference.uid,)):
+        if self.memory.dead.get((reference.uid,)):
             return True
         if followed is None:
-            return False  # its kind was served a moment ago, and nobody saw it die
+            return False  # its kind is no longer served, and nobody saw it deleted
         namespace = obj.namespace if kinds.of(followed).namespaced else ""
-        held = await self.client.find(followed, reference.name, namespace)
-        if held is not None and held.uid == reference.uid:
-            raise Conflict(f"{reference.kind} {reference.name} is there after all")
+        found = await self.client.find(followed, reference.name, namespace)
+        if found is not None and found.uid == reference.uid:
+            raise Conflict(f"{reference.kind} {reference.name} exists after all")
         return True
+
+
+def misplaced_message(obj: Resource, reference: OwnerReference) -> str:
+    described = (
+        f"[{reference.api_version}/{reference.kind}, namespace: {obj.namespace}, "
+        f"name: {reference.name}, uid: {reference.uid}]"
+    )
+    return f'ownerRef {described} does not exist in namespace "{obj.namespace}"'
 
 
 def _plain(reference: OwnerReference) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Caches of the custom kinds that there are, each for as long as its definition stands.
 
-They hold metadata only, and they belong to this room: a cache that is shared cannot be ended, and one whose
-kind is gone would ask for it forever. The subtle thing: a kind that is no longer defined says nothing about
-its objects, so they are forgotten here, not mourned. Who was seen to be deleted is dead, nobody else.
+They hold metadata only, and only this controller uses them: a shared cache cannot be ended, and one whose
+kind is gone would ask for it for ever. That a kind is no longer defined says nothing about its objects: they
+are forgotten here, and do not count as deleted.
 """
 
 from __future__ import annotations
@@ -48,13 +48,15 @@ class Customs:
 
     async def run(self, definitions: Cache[CustomResourceDefinition]) -> None:
         async with asyncio.TaskGroup() as self._group:
-            end = definitions.subscribe(self._defined)
+            end = definitions.subscribe(self._observe_definition)
             try:
                 await asyncio.get_running_loop().create_future()  # the tasks that come and go are the work
             finally:
                 end()
 
-    def _defined(self, old: CustomResourceDefinition | None, new: CustomResourceDefinition | None) -> None:
+    def _observe_definition(
+        self, old: CustomResourceDefinition | None, new: CustomResourceDefinition | None
+    ) -> None:
         definition = new or old
         assert definition is not None
         wanted = bare_type(new) if new is not None else None

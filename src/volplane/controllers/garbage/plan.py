@@ -1,7 +1,7 @@
-"""What happens to one object because of its owners and its dependents.
+"""What to do about one object because of its owners and its dependents.
 
-The subtle thing: an owner is a uid. An object of the same name that was made later is a stranger, so "absent"
-is judged by uid, and before anything is deleted on a cache's word the caller asks the server itself.
+An owner is identified by its uid: an object of the same name that was created later is another one. Before
+anything is deleted because a cache lacks its owners, the owners are read from the server.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ class Dependent(Struct, frozen=True):
     reference: OwnerReference
 
 
-class Delete(Struct, frozen=True):
+class DeleteObject(Struct, frozen=True):
     object: Resource
     propagation: str
     absent: tuple[OwnerReference, ...] = ()  # to be confirmed by live reads first
 
 
-class Disown(Struct, frozen=True):
-    """Take these owners off an object."""
+class RemoveOwnerRef(Struct, frozen=True):
+    """Remove these owner references from an object."""
 
     object: Resource
     uids: tuple[str, ...]
 
 
-class Release(Struct, frozen=True):
-    """The owner has waited long enough: its finalizer goes."""
+class RemoveDeletionFinalizer(Struct, frozen=True):
+    """Remove the finalizer of the owner: its dependents are deleted or orphaned."""
 
     object: Resource
     finalizer: str
 
 
-Step = Delete | Disown | Release
+Step = DeleteObject | RemoveOwnerRef | RemoveDeletionFinalizer
 
 
 def plan(obj: Resource, owners: Mapping[str, Owner], dependents: Sequence[Dependent]) -> Iterator[Step]:
@@ -64,13 +64,13 @@ def plan(obj: Resource, owners: Mapping[str, Owner], dependents: Sequence[Depend
 def _as_owner(obj: Resource, dependents: Sequence[Dependent]) -> Iterator[Step]:
     finalizers = obj.metadata.finalizers
     if ORPHAN in finalizers:
-        yield from (Disown(d.object, (obj.uid,)) for d in dependents)
+        yield from (RemoveOwnerRef(d.object, (obj.uid,)) for d in dependents)
         if not dependents:
-            yield Release(obj, ORPHAN)
+            yield RemoveDeletionFinalizer(obj, ORPHAN)
     elif FOREGROUND in finalizers:
-        yield from (Delete(d.object, "Foreground") for d in dependents if not d.object.is_deleting)
+        yield from (DeleteObject(d.object, "Foreground") for d in dependents if not d.object.is_deleting)
         if not any(d.reference.block_owner_deletion for d in dependents):
-            yield Release(obj, FOREGROUND)
+            yield RemoveDeletionFinalizer(obj, FOREGROUND)
 
 
 def _as_dependent(obj: Resource, owners: Mapping[str, Owner]) -> Iterator[Step]:
@@ -80,10 +80,10 @@ def _as_dependent(obj: Resource, owners: Mapping[str, Owner]) -> Iterator[Step]:
     absent = tuple(r for r in references if owners[r.uid] is Owner.ABSENT)
     waiting = [r for r in references if owners[r.uid] is Owner.WAITING]
     if len(absent) + len(waiting) < len(references):
-        # Somebody still wants it: only the dead are taken off.
+        # It has another owner: only the references to absent owners are removed.
         if absent:
-            yield Disown(obj, tuple(r.uid for r in absent))
+            yield RemoveOwnerRef(obj, tuple(r.uid for r in absent))
     elif waiting:
-        yield Delete(obj, "Foreground")
+        yield DeleteObject(obj, "Foreground")
     else:
-        yield Delete(obj, "Background", absent)
+        yield DeleteObject(obj, "Background", absent)

@@ -1,22 +1,31 @@
-"""Runs the pods of Jobs to their end, and lets go of pods that no job counts any more."""
+"""Runs the pods of Jobs to completion, and removes the finalizer of pods that no job counts any more."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import assert_never
+
+from msgspec import Struct
 
 from volplane.api import codec
 from volplane.api.batch import Job
 from volplane.api.core import Pod
 from volplane.base import clock
-from volplane.controllers.job.counting import FINALIZER, is_tracked
-from volplane.controllers.job.plan import Create, Delete, Discard, Expire, Release, Report, plan
+from volplane.controllers.job.plan import (
+    DeleteExpiredJob,
+    DiscardPod,
+    RemoveTrackingFinalizer,
+    SetJobStatus,
+    Step,
+    plan,
+)
+from volplane.controllers.job.tracking import FINALIZER, is_tracked
 from volplane.loops.controller import Controller
-from volplane.rules.steps import Say, Wait
-from volplane.rules.workloads import owner_keys
+from volplane.rules.steps import CommonStep
+from volplane.rules.workloads import CreatePod, DeletePod, owner_keys
 
-BY_ANOTHER = "kubernetes.io/job-controller"
+MANAGED_BY = "kubernetes.io/job-controller"
 Key = tuple[type[Job] | type[Pod], str]  # a job, or a pod that has lost its job
 
 
@@ -25,96 +34,97 @@ def job_keys(pod: Pod) -> list[str]:
     return list(owner_keys("Job", pod))
 
 
-class Jobs(Controller[Key]):
+class JobView(Struct, frozen=True):
+    job: Job | None  # None: it is gone, or another controller manages it
+    pods: Sequence[Pod] = ()  # that it controls
+    strays: Sequence[Pod] = ()  # with our finalizer, and without a job that counts them
+    now: datetime | None = None
+
+
+class Jobs(Controller[Key, JobView, Step]):
     name = "job-controller"
 
     def setup(self) -> None:
-        self.jobs = self.watch(Job, self._changed)
-        self.pods = self.watch(Pod, self._told)
+        self.jobs = self.watch(Job, self.keys_of_job)
+        self.pods = self.watch(Pod, self.keys_of_pod)
         self.owned = self.pods.index("jobs", job_keys)
 
-    def _changed(self, old: Job | None, new: Job | None) -> Iterable[Key]:
+    def keys_of_job(self, old: Job | None, new: Job | None) -> Iterable[Key]:
         job = new or old
         assert job is not None
         yield Job, job.key  # also when it is gone: its pods carry our finalizer
 
-    def _told(self, old: Pod | None, new: Pod | None) -> Iterable[Key]:
+    def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterable[Key]:
         yield from ((Job, key) for key in owner_keys("Job", old, new))
         if new is not None and is_tracked(new) and not job_keys(new):
             yield Pod, new.key
 
-    async def reconcile(self, key: Key) -> None:
+    def view(self, key: Key) -> JobView | None:
         kind, name = key
         if kind is Pod:
-            await self._let_go(self.pods.at(name))
-            return
+            pod = self.pods.at(name)
+            is_stray = pod is not None and is_tracked(pod) and not job_keys(pod)
+            return JobView(None, strays=[pod]) if pod is not None and is_stray else None
         job = self.jobs.at(name)
-        mine = [p for p in self.owned[name] if job is not None and _is_of(p, job)]
-        for pod in self.owned[name]:
-            if is_tracked(pod) and pod not in mine:
-                await self._release(pod)
-        if job is not None and job.spec.managed_by in (None, BY_ANOTHER):
-            await self._act(key, job, mine)
+        pods = [p for p in self.owned[name] if job is not None and _is_of(p, job)]
+        strays = [p for p in self.owned[name] if is_tracked(p) and p not in pods]
+        ours = job is not None and job.spec.managed_by in (None, MANAGED_BY)
+        return JobView(job if ours else None, pods, strays, clock.wall())
 
-    async def _let_go(self, pod: Pod | None) -> None:
-        if pod is not None and is_tracked(pod) and not job_keys(pod):
-            await self._release(pod)
+    def plan(self, view: JobView) -> Iterator[Step | CommonStep]:
+        yield from (RemoveTrackingFinalizer(pod) for pod in view.strays)
+        if view.job is not None:
+            assert view.now is not None
+            yield from plan(view.job, view.pods, view.now)
 
-    async def _act(self, key: Key, job: Job, pods: list[Pod]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for step in plan(job, pods, clock.wall()):
-                match step:
-                    case Report(status):
-                        # Before any pod is let go: what is counted stands in the status first.
-                        await self.client.patch(
-                            Job,
-                            job.name,
-                            job.namespace,
-                            merge={"status": codec.exactly(status)},
-                            subresource="status",
-                            uid=job.uid,
-                            missing_ok=True,
-                        )
-                    case Release(pod):
-                        group.create_task(self._release(pod))
-                    case Create(pod):
-                        group.create_task(self._create(job, pod))
-                    case Delete(pod):
-                        group.create_task(self._delete(job, pod))
-                    case Discard(pod):
-                        group.create_task(self._discard(job, pod))
-                    case Expire():
-                        await self.client.delete(
-                            Job,
-                            job.name,
-                            job.namespace,
-                            uid=job.uid,
-                            propagation="Foreground",
-                            missing_ok=True,
-                        )
-                    case Wait(seconds, why):
-                        self.queue.later(key, seconds, why)
-                    case Say(type, reason, message):
-                        self.events.event(job, type, reason, message)
-                    case _:
-                        assert_never(step)
+    def batches(self, steps: Sequence[Step | CommonStep]) -> Iterator[Sequence[Step | CommonStep]]:
+        """The status before any pod loses its finalizer: what is counted has to be written first."""
+        at = next((i + 1 for i, step in enumerate(steps) if isinstance(step, SetJobStatus)), 0)
+        yield from ((step,) for step in steps[:at])
+        yield steps[at:]
 
-    async def _release(self, pod: Pod) -> None:
+    def subject(self, view: JobView) -> Job:
+        assert view.job is not None
+        return view.job
+
+    async def act(self, key: Key, view: JobView, step: Step) -> None:
+        if isinstance(step, RemoveTrackingFinalizer):
+            return await self._remove_finalizer(step.pod)
+        job = self.subject(view)
+        match step:
+            case SetJobStatus(status):
+                await self.client.patch(
+                    Job,
+                    job.name,
+                    job.namespace,
+                    merge={"status": codec.exactly(status)},
+                    subresource="status",
+                    uid=job.uid,
+                    missing_ok=True,
+                )
+            case CreatePod(pod):
+                made = await self.client.create(pod)
+                self.events.event(job, "Normal", "SuccessfulCreate", f"Created pod: {made.name}")
+            case DeletePod(pod):
+                await self._delete(job, pod)
+            case DiscardPod(pod):
+                if is_tracked(pod):
+                    await self._remove_finalizer(pod)
+                await self._delete(job, pod)
+            case DeleteExpiredJob():
+                await self.client.delete(
+                    Job, job.name, job.namespace, uid=job.uid, propagation="Foreground", missing_ok=True
+                )
+            case _:
+                assert_never(step)
+
+    async def _remove_finalizer(self, pod: Pod) -> None:
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
         await self.client.patch(Pod, pod.name, pod.namespace, strategic=patch, uid=pod.uid, missing_ok=True)
-
-    async def _create(self, job: Job, pod: Pod) -> None:
-        made = await self.client.create(pod)
-        self.events.event(job, "Normal", "SuccessfulCreate", f"Created pod: {made.name}")
 
     async def _delete(self, job: Job, pod: Pod) -> None:
         await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, missing_ok=True)
         self.events.event(job, "Normal", "SuccessfulDelete", f"Deleted pod: {pod.name}")
-
-    async def _discard(self, job: Job, pod: Pod) -> None:
-        if is_tracked(pod):
-            await self._release(pod)
-        await self._delete(job, pod)
 
 
 def _is_of(pod: Pod, job: Job) -> bool:

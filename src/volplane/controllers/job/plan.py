@@ -1,7 +1,7 @@
-"""How many pods of a job run now, and whether it is over.
+"""How many pods of a job have to run now, and whether the job has ended.
 
 A job ends in two writes: first the verdict (SuccessCriteriaMet or FailureTarget), after which its pods are
-cleared away and counted, then the end (Complete or Failed), after which nothing of it runs.
+deleted and counted, then the end (Complete or Failed), after which none of its pods runs.
 """
 
 from __future__ import annotations
@@ -13,53 +13,45 @@ from msgspec import Struct, structs
 
 from volplane.api.batch import Job, JobCondition, JobStatus
 from volplane.api.core import Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodTemplateSpec
-from volplane.controllers.job import indexes
-from volplane.controllers.job.counting import FINALIZER, Tally, is_indexed, is_tracked, tally
-from volplane.controllers.job.failures import has_failed, pause, restarts, ruling, waits_for_the_end
+from volplane.controllers.job import completion_indexes as indexes
+from volplane.controllers.job.failure_policy import has_failed, pause, restarts, ruling, waits_for_the_end
+from volplane.controllers.job.tracking import FINALIZER, Tally, is_indexed, is_tracked, tally
 from volplane.rules.pods import has_ended
 from volplane.rules.steps import Say, Wait, normal, warning
-from volplane.rules.workloads import first_to_go, is_active, is_ready, pod_of
+from volplane.rules.workloads import CreatePod, DeletePod, first_to_go, is_active, is_ready, pod_of
 
 BURST = 500  # pods made or deleted in one pass
 ENDS = ("Complete", "Failed")
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
-class Report(Struct, frozen=True):
+class SetJobStatus(Struct, frozen=True):
     status: JobStatus
 
 
-class Release(Struct, frozen=True):
-    """The pod is counted, or nobody counts it any more: its finalizer goes."""
+class RemoveTrackingFinalizer(Struct, frozen=True):
+    """Remove the finalizer of a pod that is counted, or that no job counts any more."""
 
     pod: Pod
 
 
-class Create(Struct, frozen=True):
-    pod: Pod
-
-
-class Delete(Struct, frozen=True):
-    pod: Pod
-
-
-class Discard(Struct, frozen=True):
-    """Deleted without being counted: there were too many."""
+class DiscardPod(Struct, frozen=True):
+    """Delete a pod without counting it: there were too many."""
 
     pod: Pod
 
 
-class Expire(Struct, frozen=True):
-    """The finished job has outlived its ttlSecondsAfterFinished."""
+class DeleteExpiredJob(Struct, frozen=True):
+    """Delete the job: its ttlSecondsAfterFinished has passed."""
 
 
-Step = Report | Release | Create | Delete | Discard | Expire | Wait | Say
+Step = SetJobStatus | RemoveTrackingFinalizer | CreatePod | DeletePod | DiscardPod | DeleteExpiredJob
 
 
-def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step]:
+def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait | Say]:
     """Steps for a job and the pods it controls."""
     if is_finished(job) or job.is_deleting:
-        yield from (Release(p) for p in pods if is_tracked(p))
+        yield from (RemoveTrackingFinalizer(p) for p in pods if is_tracked(p))
         if not job.is_deleting:
             yield from _expiry(job, now)
         return
@@ -68,19 +60,19 @@ def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Iterator[Step]:
     active = [p for p in pods if is_active(p)]
     if verdict is None:
         verdict = _verdict(job, pods, count, len(active), now)
-    status = _observed(job, pods, count, now)
-    status, over = _concluded(status, verdict, pods, now)
+    status = _current_status(job, pods, count, now)
+    status, over = _conclude(status, verdict, pods, now)
     said: list[Say] = []
     if not verdict:
         status, said = _suspension(job, status, now)
     if status != job.status:
-        yield Report(status)
+        yield SetJobStatus(status)
     yield from said
     if over:
         yield over
-    yield from (Release(p) for p in count.done_with)
+    yield from (RemoveTrackingFinalizer(p) for p in count.done_with)
     if verdict:
-        yield from (Delete(p) for p in active[:BURST])
+        yield from (DeletePod(p) for p in active[:BURST])
     else:
         yield from _manage(job, pods, active, count, now)
         yield from _deadline(job, status, now)
@@ -141,7 +133,7 @@ def _success_rule(job: Job, count: Tally) -> int | None:
     return None
 
 
-def _concluded(
+def _conclude(
     status: JobStatus, verdict: JobCondition | None, pods: Sequence[Pod], now: datetime
 ) -> tuple[JobStatus, Say | None]:
     """The status with the verdict, and with the end when nothing is left to clear away or to count."""
@@ -177,13 +169,13 @@ def _deadline(job: Job, status: JobStatus, now: datetime) -> Iterator[Wait]:
         yield Wait(left, "activeDeadlineSeconds")
 
 
-def _expiry(job: Job, now: datetime) -> Iterator[Expire | Wait]:
+def _expiry(job: Job, now: datetime) -> Iterator[DeleteExpiredJob | Wait]:
     ttl = job.spec.ttl_seconds_after_finished
     if ttl is None:
         return
     ended = next(c for c in job.status.conditions if c.type in ENDS and c.status == "True")
     age = (now - datetime.fromisoformat(ended.last_transition_time)).total_seconds()
-    yield Expire() if age >= ttl else Wait(ttl - age, "ttlSecondsAfterFinished")
+    yield DeleteExpiredJob() if age >= ttl else Wait(ttl - age, "ttlSecondsAfterFinished")
 
 
 # The pods
@@ -191,15 +183,15 @@ def _expiry(job: Job, now: datetime) -> Iterator[Expire | Wait]:
 
 def _manage(
     job: Job, pods: Sequence[Pod], active: Sequence[Pod], count: Tally, now: datetime
-) -> Iterator[Create | Discard | Wait]:
+) -> Iterator[CreatePod | DiscardPod | Wait]:
     if is_suspended(job):
-        yield from (Discard(p) for p in active[:BURST])
+        yield from (DiscardPod(p) for p in active[:BURST])
         return
-    wanted = _wanted(job, count, len(active))
+    wanted = _wanted_pods(job, count, len(active))
     surplus = _surplus(job, active, len(active) - wanted)
     if surplus:
         # Never both in one pass: what is deleted may free what is then made.
-        yield from (Discard(p) for p in surplus[:BURST])
+        yield from (DiscardPod(p) for p in surplus[:BURST])
         return
     going = sum(p.is_deleting and not has_ended(p) for p in pods) if waits_for_the_end(job) else 0
     missing = min(wanted - len(active) - going, BURST)
@@ -211,12 +203,12 @@ def _manage(
         return
     if is_indexed(job):
         for index in _pending(job, pods, count)[:missing]:
-            yield Create(new_pod(job, index))
+            yield CreatePod(new_pod(job, index))
     else:
-        yield from (Create(new_pod(job)) for _ in range(missing))
+        yield from (CreatePod(new_pod(job)) for _ in range(missing))
 
 
-def _wanted(job: Job, count: Tally, active: int) -> int:
+def _wanted_pods(job: Job, count: Tally, active: int) -> int:
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
     if job.spec.completions is None:
         # A work queue: once a pod succeeded, the others finish and no new ones come.
@@ -248,7 +240,7 @@ def _pending(job: Job, pods: Sequence[Pod], count: Tally) -> list[int]:
 
 
 def new_pod(job: Job, index: int | None = None) -> Pod:
-    template = job.spec.template if index is None else _indexed(job, index)
+    template = job.spec.template if index is None else _indexed_template(job, index)
     made = pod_of(template, job)
     finalizers = tuple(f for f in made.metadata.finalizers if f != FINALIZER)
     metadata = structs.replace(made.metadata, finalizers=(*finalizers, FINALIZER))
@@ -257,7 +249,7 @@ def new_pod(job: Job, index: int | None = None) -> Pod:
     return structs.replace(made, metadata=metadata)
 
 
-def _indexed(job: Job, index: int) -> PodTemplateSpec:
+def _indexed_template(job: Job, index: int) -> PodTemplateSpec:
     template, mark = job.spec.template, {indexes.ANNOTATION: str(index)}
     metadata = structs.replace(
         template.metadata,
@@ -267,14 +259,14 @@ def _indexed(job: Job, index: int) -> PodTemplateSpec:
     spec = structs.replace(
         template.spec,
         hostname=f"{job.name}-{index}",
-        containers=tuple(map(_told, template.spec.containers)),
-        init_containers=tuple(map(_told, template.spec.init_containers)),
+        containers=tuple(map(_add_index_variable, template.spec.containers)),
+        init_containers=tuple(map(_add_index_variable, template.spec.init_containers)),
     )
     return structs.replace(template, metadata=metadata, spec=spec)
 
 
-def _told(container: Container) -> Container:
-    """The container learns its index."""
+def _add_index_variable(container: Container) -> Container:
+    """The container with the variable that has its index."""
     if any(v.name == INDEX_VARIABLE for v in container.env):
         return container
     source = EnvVarSource(
@@ -286,7 +278,7 @@ def _told(container: Container) -> Container:
 # Status
 
 
-def _observed(job: Job, pods: Sequence[Pod], count: Tally, now: datetime) -> JobStatus:
+def _current_status(job: Job, pods: Sequence[Pod], count: Tally, now: datetime) -> JobStatus:
     active = [p for p in pods if is_active(p)]
     start = job.status.start_time
     if start is None and not is_suspended(job):

@@ -1,1 +1,1 @@
-"""A namespace that is deleted takes everything in it along, and goes when it is empty."""
+"""A namespace that is deleted: its content is deleted first, then the namespace itself."""

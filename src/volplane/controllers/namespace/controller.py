@@ -1,9 +1,10 @@
-"""Empties terminating namespaces and lets them go."""
+"""Deletes the content of terminating namespaces, then the namespaces themselves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 from msgspec import structs
 
@@ -13,13 +14,21 @@ from volplane.api.errors import NotFound
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
 from volplane.base import clock
-from volplane.controllers.namespace.plan import FINALIZER, conditions, order
-from volplane.loops.controller import Controller
+from volplane.controllers.namespace.plan import (
+    FINALIZER,
+    DeleteNamespaceContent,
+    FinalizeNamespace,
+    NamespaceView,
+    SetConditions,
+    Step,
+    order,
+    plan,
+)
+from volplane.loops.controller import Controller, Outcome, Replan
+from volplane.rules.steps import Wait
 
-LOOK_AGAIN = 0.5  # seconds; only while something inside waits for others (grace, finalizers)
 
-
-class Namespaces(Controller[str]):
+class Namespaces(Controller[str, NamespaceView, Step]):
     name = "namespace-controller"
 
     def setup(self) -> None:
@@ -27,19 +36,29 @@ class Namespaces(Controller[str]):
             Namespace, lambda old, new: [new.name] if new and new.is_deleting else []
         )
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> NamespaceView | None:
         namespace = self.namespaces.get(key)
-        if namespace is None or not namespace.is_deleting or FINALIZER not in namespace.spec.finalizers:
-            return
-        left = await self._empty(key)
-        await self._report(namespace, left)
-        if any(left.values()):
-            self.queue.later(key, LOOK_AGAIN, "objects are left in it")
-            return
-        await self._finalize(key)
+        return NamespaceView(namespace, clock.stamp()) if namespace is not None else None
 
-    async def _empty(self, namespace: str) -> dict[str, Sequence[Resource]]:
-        """Delete what is there; what is still there afterwards, by resource."""
+    def plan(self, view: NamespaceView) -> Iterator[Step | Wait]:
+        return plan(view)
+
+    async def act(self, key: str, view: NamespaceView, step: Step) -> Outcome[NamespaceView]:
+        match step:
+            case DeleteNamespaceContent():
+                left = await self._delete_content(key)
+                return Replan(structs.replace(view, left=left, now=clock.stamp()))
+            case SetConditions(conditions):
+                patch = {"status": {"conditions": [codec.builtins(c) for c in conditions]}}
+                await self.client.patch(Namespace, key, merge=patch, subresource="status", missing_ok=True)
+            case FinalizeNamespace():
+                await self._finalize(key)
+            case _:
+                assert_never(step)
+        return None
+
+    async def _delete_content(self, namespace: str) -> dict[str, Sequence[Resource]]:
+        """Delete all objects; what is left afterwards, by resource."""
         left: dict[str, Sequence[Resource]] = {}
         for kind in order([k for k in kinds.ALL if "delete" in k.verbs and "list" in k.verbs]):
             left[kind.resource] = await self._delete_all(kind, namespace)
@@ -64,14 +83,6 @@ class Namespaces(Controller[str]):
         return [left for task in gone if (left := task.result()) is not None] + [
             o for o in found if o.is_deleting
         ]
-
-    async def _report(self, namespace: Namespace, left: dict[str, Sequence[Resource]]) -> None:
-        made = conditions(namespace, left, clock.stamp())
-        if made != namespace.status.conditions:
-            patch = {"status": {"conditions": [codec.builtins(c) for c in made]}}
-            await self.client.patch(
-                Namespace, namespace.name, merge=patch, subresource="status", missing_ok=True
-            )
 
     async def _finalize(self, name: str) -> None:
         live = await self.client.find(Namespace, name)

@@ -1,18 +1,59 @@
-"""What a terminating namespace still holds, and what its conditions say."""
+"""What to do about a terminating namespace, and what its conditions are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
 
 from volplane.api.core import Namespace, NamespaceCondition
 from volplane.api.kinds import Kind
 from volplane.api.meta import Resource
+from volplane.rules.steps import Wait
 
 FINALIZER = "kubernetes"
+LOOK_AGAIN = 0.5  # seconds; only while objects inside wait for others (grace, finalizers)
+
+
+class NamespaceView(Struct, frozen=True):
+    namespace: Namespace
+    now: str
+    left: Mapping[str, Sequence[Resource]] | None = None  # by resource; None: nothing was deleted yet
+
+
+class DeleteNamespaceContent(Struct, frozen=True):
+    """Delete all objects of the namespace; the next plan knows what is left."""
+
+
+class SetConditions(Struct, frozen=True):
+    conditions: tuple[NamespaceCondition, ...]
+
+
+class FinalizeNamespace(Struct, frozen=True):
+    """Remove the finalizer: the namespace is empty."""
+
+
+Step = DeleteNamespaceContent | SetConditions | FinalizeNamespace
+
+
+def plan(view: NamespaceView) -> Iterator[Step | Wait]:
+    namespace = view.namespace
+    if not namespace.is_deleting or FINALIZER not in namespace.spec.finalizers:
+        return
+    if view.left is None:
+        yield DeleteNamespaceContent()
+        return
+    made = conditions(namespace, view.left, view.now)
+    if made != namespace.status.conditions:
+        yield SetConditions(made)
+    if any(view.left.values()):
+        yield Wait(LOOK_AGAIN, "objects are left in it")
+    else:
+        yield FinalizeNamespace()
 
 
 def order(kinds: Sequence[Kind]) -> list[Kind]:
-    """Everything but pods first: what makes pods goes before them."""
+    """The kinds in the order of deletion: pods last, after what creates them."""
     return sorted((k for k in kinds if k.namespaced), key=lambda k: k.kind == "Pod")
 
 
@@ -24,11 +65,13 @@ def conditions(
     counts = ", ".join(
         f"{name} has {len(objects)} resource instances" for name, objects in sorted(remaining.items())
     )
-    holders: dict[str, int] = {}
+    finalizers: dict[str, int] = {}
     for objects in remaining.values():
         for finalizer in (f for o in objects for f in o.metadata.finalizers):
-            holders[finalizer] = holders.get(finalizer, 0) + 1
-    held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(holders.items()))
+            finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
+    finalizers_left = ", ".join(
+        f"{name} in {count} resource instances" for name, count in sorted(finalizers.items())
+    )
     made = [
         _condition(
             "NamespaceDeletionDiscoveryFailure",
@@ -60,26 +103,28 @@ def conditions(
         ),
         _condition(
             "NamespaceFinalizersRemaining",
-            f"Some content in the namespace has finalizers remaining: {held}" if held else "",
-            "SomeFinalizersRemain" if held else "ContentHasNoFinalizers",
+            f"Some content in the namespace has finalizers remaining: {finalizers_left}"
+            if finalizers_left
+            else "",
+            "SomeFinalizersRemain" if finalizers_left else "ContentHasNoFinalizers",
             "All content-preserving finalizers finished",
             now,
         ),
     ]
     known = {c.type: c for c in namespace.status.conditions}
-    return tuple(_unchanged(known.get(c.type), c) for c in made)
+    return tuple(_keep_if_same(known.get(c.type), c) for c in made)
 
 
-def _condition(type: str, trouble: str, reason: str, fine: str, now: str) -> NamespaceCondition:
+def _condition(type: str, problem: str, reason: str, ok: str, now: str) -> NamespaceCondition:
     return NamespaceCondition(
         type=type,
-        status="True" if trouble else "False",
+        status="True" if problem else "False",
         reason=reason,
-        message=trouble or fine,
+        message=problem or ok,
         last_transition_time=now,
     )
 
 
-def _unchanged(old: NamespaceCondition | None, new: NamespaceCondition) -> NamespaceCondition:
+def _keep_if_same(old: NamespaceCondition | None, new: NamespaceCondition) -> NamespaceCondition:
     same = old and (old.status, old.reason, old.message) == (new.status, new.reason, new.message)
     return old if old is not None and same else new

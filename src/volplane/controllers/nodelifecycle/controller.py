@@ -1,29 +1,36 @@
-"""Listens to the heartbeats of nodes, and marks those that fall silent.
+"""Watches the heartbeats of nodes, and marks nodes without heartbeats.
 
-A heartbeat is a new renewTime in the node's Lease or a new heartbeat in its status; what counts is when we
-saw it, by our own clock, so that a node's wrong clock does no harm. Heartbeats of a healthy node wake
-nobody: one timer per node rings when its grace is over and looks how long the silence really is.
+A heartbeat is a new renewTime in the node's Lease or a new heartbeat in its status; what counts is when this
+process saw it, by its own clock, so that a wrong clock of a node does no harm. Heartbeats of a healthy node
+wake nobody: one timer per node ends with its grace period, and only then the last heartbeat is looked at.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
-from msgspec import to_builtins
+from msgspec import Struct, structs, to_builtins
 
 from volplane.api.coordination import Lease
 from volplane.api.core import Node, Pod
 from volplane.api.errors import Conflict
 from volplane.base import clock, metrics
 from volplane.client.client import Client
-from volplane.controllers.nodelifecycle.plan import Lose, Mark, Unready, View, grace_of, plan
-from volplane.controllers.nodelifecycle.zones import Pace, Turns, pause, zone_of
-from volplane.loops.controller import Controller
+from volplane.controllers.nodelifecycle.plan import (
+    MarkPodNotReady,
+    SetTaints,
+    SetUnknown,
+    Step,
+    View,
+    grace_of,
+    plan,
+)
+from volplane.controllers.nodelifecycle.zones import EvictionPace, Pace, pause, zone_of
+from volplane.loops.controller import Continue, Controller, Outcome
 from volplane.loops.events import Recorder
 from volplane.rules.pods import node_of
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import CommonStep, Say, normal
 from volplane.rules.taints import is_ready
 from volplane.rules.workloads import is_ready as is_pod_ready
 
@@ -35,7 +42,41 @@ EVICTIONS = metrics.counter(
 )
 
 
-class NodeLifecycle(Controller[str]):
+class NodeView(Struct, frozen=True):
+    node: Node | None  # None: it was deleted
+    health: View | None = None
+    events: tuple[Say, ...] = ()  # that are still to be recorded
+
+
+class NodeLifecycleMemory:
+    """When each node was last heard of, by this process' clock, and when zones may evict again."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, float] = {}
+        self.pace = EvictionPace()
+        self.events: dict[str, tuple[Say, ...]] = {}  # of nodes that came or went
+
+    def observe_node(self, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            assert old is not None
+            self.heard.pop(old.name, None)
+            self._add_event(old, "RemovingNode", f"Removing Node {old.name} from Controller")
+            return
+        if old is None:
+            self._add_event(new, "RegisteredNode", f"Registered Node {new.name} in Controller")
+        if old is None or _heartbeat(old) != _heartbeat(new):
+            self.heard[new.name] = clock.now()
+
+    def observe_lease(self, old: Lease | None, new: Lease | None) -> None:
+        if new is not None and (old is None or old.spec.renew_time != new.spec.renew_time):
+            self.heard[new.name] = clock.now()
+
+    def _add_event(self, node: Node, reason: str, message: str) -> None:
+        event = normal(reason, f"Node {node.name} event: {message}", node)
+        self.events[node.name] = (*self.events.get(node.name, ()), event)
+
+
+class NodeLifecycle(Controller[str, NodeView, Step]):
     name = "node-lifecycle-controller"
     component = "node-controller"
 
@@ -51,91 +92,103 @@ class NodeLifecycle(Controller[str]):
         super().__init__(client, events=events)
         self.monitor_grace, self.startup_grace = monitor_grace, startup_grace
         self.pace = Pace(*pace)
-        self.heard: dict[str, float] = {}  # by node, on our own clock
-        self.turns = Turns()
 
     def setup(self) -> None:
-        self.heard.clear()  # a leader that comes back has not listened meanwhile
-        self.nodes = self.watch(Node, self._changed)
-        self.leases = self.watch(Lease, self._beat, namespace=LEASES)
+        self.memory = NodeLifecycleMemory()  # a leader that comes back has heard nothing meanwhile
+        self.nodes = self.watch(Node, self.keys_of_node, observe=self.memory.observe_node)
+        # A lease wakes nobody: the kubelet reports changes in its status; only missing heartbeats matter
+        # here.
+        self.leases = self.watch(Lease, observe=self.memory.observe_lease, namespace=LEASES)
         self.pods = self.watch(Pod)
         self.on_node = self.pods.index("node", node_of)
 
-    # --- what is heard
+    # --- which keys a change wakes
 
-    def _changed(self, old: Node | None, new: Node | None) -> Iterable[str]:
+    def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         if new is None:
             assert old is not None
-            self.heard.pop(old.name, None)
-            self._tell(old, "RemovingNode", f"Removing Node {old.name} from Controller")
-            return self._others(old)
-        if old is None:
-            self._tell(new, "RegisteredNode", f"Registered Node {new.name} in Controller")
-        if old is None or _heartbeat(old) != _heartbeat(new):
-            self.heard[new.name] = clock.now()
+            return [old.name, *self._others(old)]
         if old is not None and is_ready(old) != is_ready(new):
             return [new.name, *self._others(new)]
-        return [new.name] if old is None or _matters(old) != _matters(new) else []
+        return [new.name] if old is None or _relevant_fields(old) != _relevant_fields(new) else []
 
     def _others(self, node: Node) -> list[str]:
-        """How many nodes are ready decides what becomes of those that are not."""
+        """How many nodes are ready decides about those that are not."""
         return [n.name for n in self.nodes.all() if n.name != node.name and not is_ready(n)]
 
-    def _beat(self, old: Lease | None, new: Lease | None) -> Iterable[str]:
-        if new is not None and (old is None or old.spec.renew_time != new.spec.renew_time):
-            self.heard[new.name] = clock.now()
-        return []  # the kubelet says in its status what it is alive to do; only silence is ours to judge
+    # --- what the caches show
 
-    def _tell(self, node: Node, reason: str, message: str) -> None:
-        self.events.event(node, "Normal", reason, f"Node {node.name} event: {message}")
+    def view(self, key: str) -> NodeView:
+        node = self.nodes.at(key)
+        events = self.memory.events.get(key, ())
+        return NodeView(node, self.view_health(node) if node is not None else None, events)
 
-    # --- what follows
-
-    def view(self, node: Node) -> View:
+    def view_health(self, node: Node) -> View:
         now = clock.now()
-        silent = now - self.heard.setdefault(node.name, now)
+        silent = now - self.memory.heard.get(node.name, now)
         grace = grace_of(node, self.monitor_grace, self.startup_grace)
         if is_ready(node) and silent < grace:
             return View(node, clock.wall(), silent, grace)
-        left = self.turns.left(zone_of(node), self._pause(node), now)
+        left = self.memory.pace.seconds_left(zone_of(node), self._pause(node), now)
         ready = [p for p in self.on_node[node.name] if is_pod_ready(p)]
         return View(node, clock.wall(), silent, grace, left, ready)
 
     def _pause(self, node: Node) -> float:
         return pause(node, self.nodes.all(), self.pace)
 
-    async def reconcile(self, key: str) -> None:
-        node = self.nodes.at(key)
-        if node is None:
-            return
-        async with asyncio.TaskGroup() as group:
-            for step in plan(self.view(node)):
-                match step:
-                    case Lose(conditions):
-                        node = await self._lose(node, [to_builtins(c) for c in conditions])
-                    case Mark(taints, drives_off):
-                        if drives_off:
-                            self.turns.take(zone_of(node), self._pause(node), clock.now())
-                            EVICTIONS.labels(zone_of(node)).inc()
-                        await self._mark(node, [to_builtins(t) for t in taints])
-                    case Unready(pod):
-                        group.create_task(self._unready(pod))
-                    case Wait(seconds, why):
-                        self.queue.later(key, seconds, why)
-                    case Say(type, reason, message, about):
-                        self.events.event(about or node, type, reason, message)
-                    case _:
-                        assert_never(step)
+    # --- what to do
 
-    async def _lose(self, node: Node, conditions: list[object]) -> Node:
-        said = {"status": {"conditions": conditions}}
-        left = await self.client.patch(Node, node.name, strategic=said, subresource="status", uid=node.uid)
+    def plan(self, view: NodeView) -> Iterator[Step | CommonStep]:
+        yield from view.events
+        if view.health is not None:
+            yield from plan(view.health)
+
+    def update_memory(self, key: str, view: NodeView | None, steps: Sequence[Step | CommonStep]) -> None:
+        self.memory.events.pop(key, None)
+        if view is None or view.node is None:
+            return
+        self.memory.heard.setdefault(key, clock.now())
+        if any(isinstance(step, SetTaints) and step.drives_off for step in steps):
+            zone, pause = zone_of(view.node), self._pause(view.node)
+            self.memory.pace.note_eviction(zone, pause, clock.now())
+
+    def batches(self, steps: Sequence[Step | CommonStep]) -> Iterable[Sequence[Step | CommonStep]]:
+        at = next((i for i, step in enumerate(steps) if isinstance(step, MarkPodNotReady)), len(steps))
+        yield from ((step,) for step in steps[:at])
+        yield steps[at:]
+
+    # --- doing it
+
+    def subject(self, view: NodeView) -> Node:
+        assert view.node is not None
+        return view.node
+
+    async def act(self, key: str, view: NodeView, step: Step) -> Outcome[NodeView]:
+        node = view.node
+        assert node is not None
+        match step:
+            case SetUnknown(conditions):
+                left = await self._set_unknown(node, [to_builtins(c) for c in conditions])
+                return Continue(structs.replace(view, node=left))
+            case SetTaints(taints, drives_off):
+                if drives_off:
+                    EVICTIONS.labels(zone_of(node)).inc()
+                await self._set_taints(node, [to_builtins(t) for t in taints])
+            case MarkPodNotReady(pod):
+                await self._mark_not_ready(pod)
+            case _:
+                assert_never(step)
+        return None
+
+    async def _set_unknown(self, node: Node, conditions: list[object]) -> Node:
+        patch = {"status": {"conditions": conditions}}
+        left = await self.client.patch(Node, node.name, strategic=patch, subresource="status", uid=node.uid)
         if left.spec.taints != node.spec.taints:
             raise Conflict(f"the taints of {node.name} have changed")
         return left
 
-    async def _mark(self, node: Node, taints: list[object]) -> None:
-        # At this revision only: the list is replaced whole, and others write it, too.
+    async def _set_taints(self, node: Node, taints: list[object]) -> None:
+        # Only at this revision: the list is replaced as a whole, and others write it, too.
         await self.client.patch(
             Node,
             node.name,
@@ -144,7 +197,7 @@ class NodeLifecycle(Controller[str]):
             revision=node.metadata.resource_version,
         )
 
-    async def _unready(self, pod: Pod) -> None:
+    async def _mark_not_ready(self, pod: Pod) -> None:
         condition = {"type": "Ready", "status": "False", "lastTransitionTime": clock.stamp()}
         await self.client.patch(
             Pod,
@@ -161,7 +214,7 @@ def _heartbeat(node: Node) -> str:
     return next((c.last_heartbeat_time for c in node.status.conditions if c.type == "Ready"), "")
 
 
-def _matters(node: Node) -> tuple[object, ...]:
+def _relevant_fields(node: Node) -> tuple[object, ...]:
     return (
         node.spec.unschedulable,
         node.spec.taints,

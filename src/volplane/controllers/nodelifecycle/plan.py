@@ -1,8 +1,9 @@
-"""What a node's silence and conditions mean: its Ready condition, its taints, the readiness of its pods.
+"""What missing heartbeats and conditions of a node lead to: its Ready condition, taints, readiness of its
+pods.
 
-Ready and taints follow each other: not Ready is tainted not-ready, Unknown is tainted unreachable, each once
-to keep new pods away (at once) and once to drive pods off (as fast as the zone's health allows). A taint
-somebody else gave the node is never touched.
+A node that is not Ready gets the taint not-ready, one that is Unknown the taint unreachable: each with
+NoSchedule at once, and with NoExecute as fast as the zone's health allows. Taints of others are never
+touched.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from math import isinf
 from msgspec import Struct, structs
 
 from volplane.api.core import Node, NodeCondition, Pod, Taint
-from volplane.rules.steps import TICK, UNTIL_CHANGED, Say, Wait, normal, warning
+from volplane.rules.steps import TICK, UNTIL_CHANGED, CommonStep, Wait, normal, warning
 from volplane.rules.taints import NO_EXECUTE, NO_SCHEDULE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
 
-# What the kubelet reports, and what nobody reports any more when it is silent. The network is not its to say.
+# What the kubelet reports. NetworkUnavailable is reported by others.
 REPORTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _KEYS = {
     ("Ready", "False"): NOT_READY,
@@ -42,32 +43,32 @@ class View(Struct, frozen=True):
     pods: Sequence[Pod] = ()  # on the node, and ready as far as anybody knows
 
 
-class Lose(Struct, frozen=True):
-    """Conditions that nobody vouches for any more."""
+class SetUnknown(Struct, frozen=True):
+    """Set conditions to Unknown: the kubelet no longer reports them."""
 
     conditions: tuple[NodeCondition, ...]
 
 
-class Mark(Struct, frozen=True):
-    """The node's taints as they ought to be."""
+class SetTaints(Struct, frozen=True):
+    """Replace the node's taints."""
 
     taints: tuple[Taint, ...]
-    drives_off: bool = False  # with this, the zone's turn is taken
+    drives_off: bool = False  # a NoExecute taint is new: the zone's next eviction has to wait
 
 
-class Unready(Struct, frozen=True):
+class MarkPodNotReady(Struct, frozen=True):
     pod: Pod
 
 
-Step = Lose | Mark | Unready | Wait | Say
+Step = SetUnknown | SetTaints | MarkPodNotReady
 
 
-def plan(view: View) -> Iterator[Step]:
+def plan(view: View) -> Iterator[Step | CommonStep]:
     node, conditions = view.node, {c.type: c for c in view.node.status.conditions}
     if view.silent >= view.grace - TICK:
         lost = tuple(_lost(view, conditions))
         if lost:
-            yield Lose(lost)
+            yield SetUnknown(lost)
             before = conditions.get("Ready")
             conditions.update({c.type: c for c in lost})
             if before is not None and before.status == "True":
@@ -77,12 +78,12 @@ def plan(view: View) -> Iterator[Step]:
     yield from _taints(view, conditions)
     if _status(conditions) == "Unknown":
         for pod in view.pods:
-            yield Unready(pod)
+            yield MarkPodNotReady(pod)
             yield warning("NodeNotReady", "Node is not ready", pod)
 
 
 def grace_of(node: Node, monitor: float, startup: float) -> float:
-    """A node that never said a word is given more time."""
+    """A node that has never reported is given more time."""
     return monitor if any(c.type == "Ready" for c in node.status.conditions) else startup
 
 
@@ -116,7 +117,7 @@ def _lost(view: View, conditions: dict[str, NodeCondition]) -> Iterator[NodeCond
 # Taints
 
 
-def _taints(view: View, conditions: dict[str, NodeCondition]) -> Iterator[Mark | Wait]:
+def _taints(view: View, conditions: dict[str, NodeCondition]) -> Iterator[SetTaints | Wait]:
     held = view.node.spec.taints
     keeps_away = {_KEYS[c.type, c.status] for c in conditions.values() if (c.type, c.status) in _KEYS}
     wanted = {(key, NO_SCHEDULE) for key in keeps_away}
@@ -139,7 +140,7 @@ def _taints(view: View, conditions: dict[str, NodeCondition]) -> Iterator[Mark |
     )
     if added or kept != held:
         fresh = not driving and any(t.effect == NO_EXECUTE for t in added)
-        yield Mark((*kept, *added), drives_off=fresh)
+        yield SetTaints((*kept, *added), drives_off=fresh)
 
 
 def _held_back(view: View) -> Wait:

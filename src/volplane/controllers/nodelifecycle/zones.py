@@ -1,7 +1,7 @@
-"""How fast pods may be driven off nodes that do not answer.
+"""How fast pods may be evicted from nodes that are not ready.
 
-Many nodes of a zone that fall silent together mean a broken network rather than broken nodes, and then
-moving everything makes it worse. When no node at all answers, it is we who are cut off: nothing moves.
+Many nodes of a zone that stop reporting together mean a broken network rather than broken nodes, and then
+moving everything makes it worse. When no node at all is ready, the control plane is cut off: nothing moves.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ def _rate(ready: list[bool], pace: Pace) -> float:
     return pace.node_eviction_rate
 
 
-class Turns:
-    """Whose turn it is: one node per zone and pause."""
+class EvictionPace:
+    """When the next node of each zone may be evicted."""
 
     def __init__(self) -> None:
         self._next: dict[str, float] = {}
 
-    def left(self, zone: str, pause: float, now: float) -> float:
-        """Seconds until the zone may give up another node."""
+    def seconds_left(self, zone: str, pause: float, now: float) -> float:
+        """Seconds until another node of the zone may be evicted."""
         if pause == inf:
             return inf
         left = self._next.get(zone, now) - now
         return left if left > TICK else 0.0
 
-    def take(self, zone: str, pause: float, now: float) -> None:
+    def note_eviction(self, zone: str, pause: float, now: float) -> None:
         self._next[zone] = now + pause

@@ -1,21 +1,22 @@
-"""Removes pods that no kubelet will finish, and finished pods that pile up."""
+"""Removes pods that no kubelet will finish, and finished pods beyond a threshold."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Any, assert_never
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
 
 from volplane.api.core import Node, Pod
 from volplane.api.errors import Conflict
 from volplane.base import clock
 from volplane.client.client import Client
-from volplane.controllers.podgc.plan import Remove, plan, surplus
+from volplane.controllers.podgc.plan import RemovePod, plan, surplus
 from volplane.loops.controller import Controller
 from volplane.loops.events import Recorder
 from volplane.rules.pods import has_ended, node_of
-from volplane.rules.steps import TICK, Wait
+from volplane.rules.steps import TICK, CommonStep, Wait
 from volplane.rules.taints import is_out_of_service, is_ready
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,40 @@ def endings(pod: Pod) -> list[str]:
     return ["ended"] if has_ended(pod) else []
 
 
-class PodGarbage(Controller[str]):
+class PodView(Struct, frozen=True):
+    pod: Pod
+    node: Node | None
+    quarantine: float
+
+
+class FinishedView(Struct, frozen=True):
+    """All finished pods together."""
+
+    pods: Sequence[Pod]
+    threshold: int
+
+
+View = PodView | FinishedView
+
+
+class PodGarbageMemory:
+    """Nodes that pods name and that do not exist, and how many pods have finished."""
+
+    def __init__(self) -> None:
+        self.missing: dict[str, float] = {}  # node → since when; -inf: it was seen to be deleted
+        self.finished = 0
+
+    def observe_node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self.missing.pop(new.name, None)
+        elif old is not None:
+            self.missing[old.name] = float("-inf")
+
+    def observe_pod(self, old: Pod | None, new: Pod | None) -> None:
+        self.finished += bool(new and has_ended(new)) - bool(old and has_ended(old))
+
+
+class PodGarbage(Controller[str, View, RemovePod]):
     name = "pod-garbage-collector-controller"
 
     def __init__(
@@ -43,74 +77,71 @@ class PodGarbage(Controller[str]):
         self.threshold, self.quarantine = threshold, quarantine
 
     def setup(self) -> None:
-        self.missed: dict[str, float] = {}  # nodes that pods name and nobody has seen: since when
-        self.ended = 0
-        self.nodes = self.watch(Node, self._turned)
-        self.pods = self.watch(Pod, self._changed)
+        self.memory = PodGarbageMemory()
+        self.nodes = self.watch(Node, self.keys_of_node, observe=self.memory.observe_node)
+        self.pods = self.watch(Pod, self.keys_of_pod, observe=self.memory.observe_pod)
         self.on_node = self.pods.index("node", node_of)
         self.endings = self.pods.index("endings", endings)
 
-    def _turned(self, old: Node | None, new: Node | None) -> Iterable[str]:
+    def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         node = new or old
         assert node is not None
-        if new is None:
-            self.missed[node.name] = float("-inf")  # seen to go: there is nothing to wait for
-        else:
-            self.missed.pop(node.name, None)
-        if new is None or (old is not None and _fenced(old) != _fenced(new)) or _fenced(new):
+        if new is None or (old is not None and _is_fenced(old) != _is_fenced(new)) or _is_fenced(new):
             yield from (pod.key for pod in self.on_node[node.name])
 
-    def _changed(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
-        self.ended += bool(new and has_ended(new)) - bool(old and has_ended(old))
-        if self.threshold > 0 and self.ended > self.threshold:
+    def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
+        if 0 < self.threshold < self.memory.finished:
             yield FINISHED
-        if new is not None and (old is None or _stance(old) != _stance(new)) and self._is_odd(new):
+        changed = old is None or new is None or _relevant_fields(old) != _relevant_fields(new)
+        if new is not None and changed and self._may_be_garbage(new):
             yield new.key
 
-    def _is_odd(self, pod: Pod) -> bool:
-        """A pod that waits for the scheduler, or runs on a node that is there, is none of ours."""
+    def _may_be_garbage(self, pod: Pod) -> bool:
+        """Not a pod that waits for the scheduler, or that is on a node that exists and is in service."""
         if not pod.spec.node_name:
             return pod.is_deleting
         node = self.nodes.get(pod.spec.node_name)
-        return node is None or _fenced(node)
+        return node is None or _is_fenced(node)
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> View | None:
         if key == FINISHED:
-            async with asyncio.TaskGroup() as group:
-                for old in surplus(self.endings["ended"], self.threshold):
-                    group.create_task(self._remove(Remove(old, "too many finished pods")))
-            return
+            return FinishedView(self.endings["ended"], self.threshold)
         pod = self.pods.at(key)
         if pod is None:
-            return
+            return None
         node = self.nodes.get(pod.spec.node_name)
-        for step in plan(pod, node, quarantine=self._quarantine(pod, node)):
-            match step:
-                case Remove():
-                    await self._remove(step)
-                case Wait(seconds, why):
-                    self.queue.later(key, seconds, why)
-                case _:
-                    assert_never(step)
+        return PodView(pod, node, self._quarantine(pod, node))
 
     def _quarantine(self, pod: Pod, node: Node | None) -> float:
         if node is not None or not pod.spec.node_name:
             return 0.0
-        since = self.missed.setdefault(pod.spec.node_name, clock.now())
+        since = self.memory.missing.get(pod.spec.node_name, clock.now())
         left = since + self.quarantine - clock.now()
         return left if left > TICK else 0.0
 
-    async def _remove(self, step: Remove) -> None:
+    def plan(self, view: View) -> Iterator[RemovePod | Wait]:
+        if isinstance(view, PodView):
+            return plan(view.pod, view.node, quarantine=view.quarantine)
+        return (RemovePod(p, "too many finished pods") for p in surplus(view.pods, view.threshold))
+
+    def update_memory(self, key: str, view: View | None, steps: Sequence[RemovePod | CommonStep]) -> None:
+        if isinstance(view, PodView) and view.node is None and view.pod.spec.node_name:
+            self.memory.missing.setdefault(view.pod.spec.node_name, clock.now())
+
+    def batches(self, steps: Sequence[RemovePod | CommonStep]) -> Iterable[Sequence[RemovePod | CommonStep]]:
+        return (steps,)
+
+    async def act(self, key: str, view: View, step: RemovePod) -> None:
         pod = step.pod
         if step.gone and await self.client.find(Node, step.gone) is not None:
-            raise Conflict(f"node {step.gone} is there after all")
+            raise Conflict(f"node {step.gone} exists after all")
         log.info("removing pod %s: %s", pod.key, step.why)
         if not has_ended(pod):
             await self.client.patch(
                 Pod,
                 pod.name,
                 pod.namespace,
-                strategic={"status": _failed(step)},
+                strategic={"status": _failed_status(step)},
                 subresource="status",
                 uid=pod.uid,
                 missing_ok=True,
@@ -118,7 +149,7 @@ class PodGarbage(Controller[str]):
         await self.client.delete(Pod, pod.name, pod.namespace, grace=0, uid=pod.uid, missing_ok=True)
 
 
-def _failed(step: Remove) -> dict[str, Any]:
+def _failed_status(step: RemovePod) -> dict[str, Any]:
     status: dict[str, Any] = {"phase": "Failed"}
     if step.gone:
         status["conditions"] = [
@@ -133,9 +164,9 @@ def _failed(step: Remove) -> dict[str, Any]:
     return status
 
 
-def _fenced(node: Node) -> bool:
+def _is_fenced(node: Node) -> bool:
     return is_out_of_service(node) and not is_ready(node)
 
 
-def _stance(pod: Pod) -> tuple[object, ...]:
+def _relevant_fields(pod: Pod) -> tuple[object, ...]:
     return pod.uid, pod.spec.node_name, pod.is_deleting

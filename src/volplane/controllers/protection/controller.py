@@ -1,8 +1,8 @@
-"""Controllers that hold finalizers: for claims, for volumes, for the classes of their attributes.
+"""Controllers that hold protection finalizers: of claims, volumes, and VolumeAttributesClasses.
 
-The subtle thing: before a claim's finalizer goes, the pods of its namespace are listed live, since a pod
-may be on its way through the caches. Claims that are checked at the same time share a list, but only one
-that begins after they asked: an older list may not show the pod that matters.
+Before a claim's finalizer is removed, the pods of its namespace are listed live, since a pod may not have
+reached the caches yet. Claims that are verified at the same time share a list, but only one that starts after
+they asked: an older list may not show the pod that matters.
 """
 
 from __future__ import annotations
@@ -11,59 +11,71 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import TypeVar, assert_never
 
+from msgspec import structs
+
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.api.storage import VolumeAttributesClass
 from volplane.client.client import Client
 from volplane.controllers.protection.plan import (
-    Protect,
-    Recheck,
-    Release,
+    AddFinalizer,
+    AttributesProtectionView,
+    ClaimProtectionView,
+    RemoveFinalizer,
     Step,
+    VerifyLive,
     classes_of,
-    is_at_rest,
+    is_protected,
     plan_attributes,
     plan_claim,
     plan_volume,
 )
-from volplane.loops.controller import Controller
+from volplane.loops.controller import Controller, Replan
 from volplane.rules import pods
 from volplane.rules.binding import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.rules.steps import Wait
 
-T = TypeVar("T", PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass)
+V = TypeVar("V")
+Protected = PersistentVolume | PersistentVolumeClaim | VolumeAttributesClass
 
 
-class Guard(Controller[str]):
-    """Acts out what the two have in common."""
+class Protection(Controller[str, V, Step]):
+    """What the three have in common: how a step is carried out."""
 
     workers = 64
 
-    async def act(self, key: str, of: T, step: Step) -> None:
+    def subject(self, view: V) -> Protected:
+        raise NotImplementedError
+
+    async def verify(self, view: V) -> V:
+        """The view with its users as the server shows them."""
+        raise NotImplementedError
+
+    async def act(self, key: str, view: V, step: Step) -> Replan[V] | None:
         match step:
-            case Protect(finalizers) | Release(finalizers):
+            case AddFinalizer(finalizers) | RemoveFinalizer(finalizers):
+                protected = self.subject(view)
                 await self.client.patch(
-                    type(of),
-                    of.name,
-                    of.namespace,
+                    type(protected),
+                    protected.name,
+                    protected.namespace,
                     merge={"metadata": {"finalizers": list(finalizers)}},
-                    uid=of.uid,
-                    revision=of.metadata.resource_version,
+                    uid=protected.uid,
+                    revision=protected.metadata.resource_version,
                     missing_ok=True,
                 )
-            case Wait(seconds, why):
-                self.queue.later(key, seconds, why)
-            case Recheck():
-                raise AssertionError("a plan on proven facts asks for no proof")
+            case VerifyLive():
+                return Replan(await self.verify(view))
             case _:
                 assert_never(step)
+        return None
 
 
-class ClaimProtection(Guard):
+class ClaimProtection(Protection[ClaimProtectionView]):
     name = "persistentvolumeclaim-protection-controller"
 
     def __init__(self, client: Client) -> None:
         super().__init__(client)
-        self.lists = Lists(client)
+        self.live_lists = LiveLists(client)
 
     def setup(self) -> None:
         self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
@@ -73,7 +85,7 @@ class ClaimProtection(Guard):
     def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterable[str]:
-        return [new.key] if new is not None and not is_at_rest(new, CLAIM_PROTECTION) else []
+        return [new.key] if new is not None and not is_protected(new, CLAIM_PROTECTION) else []
 
     def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
         for key in pods.claim_keys(old) if old is not None else ():
@@ -81,92 +93,105 @@ class ClaimProtection(Guard):
             if claim is not None and claim.is_deleting:
                 yield key
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> ClaimProtectionView | None:
         claim = self.claims.at(key)
-        if claim is None:
-            return
-        steps = list(plan_claim(claim, self.users[key]))
-        if steps and isinstance(steps[0], Recheck):
-            live = await self.lists.pods(claim.namespace)
-            steps = list(plan_claim(claim, live, proven=True))
-        for step in steps:
-            await self.act(key, claim, step)
+        return ClaimProtectionView(claim, self.users[key]) if claim is not None else None
+
+    def plan(self, view: ClaimProtectionView) -> Iterator[Step | Wait]:
+        return plan_claim(view.claim, view.users, proven=view.proven)
+
+    def subject(self, view: ClaimProtectionView) -> PersistentVolumeClaim:
+        return view.claim
+
+    async def verify(self, view: ClaimProtectionView) -> ClaimProtectionView:
+        live = await self.live_lists.list_pods(view.claim.namespace)
+        return ClaimProtectionView(view.claim, live, proven=True)
 
 
-class VolumeProtection(Guard):
+class VolumeProtection(Protection[PersistentVolume]):
     name = "persistentvolume-protection-controller"
 
     def setup(self) -> None:
         self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
 
     def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterable[str]:
-        return [new.key] if new is not None and not is_at_rest(new, VOLUME_PROTECTION) else []
+        return [new.key] if new is not None and not is_protected(new, VOLUME_PROTECTION) else []
 
-    async def reconcile(self, key: str) -> None:
-        volume = self.volumes.get(key)
-        if volume is None:
-            return
-        for step in plan_volume(volume):
-            await self.act(key, volume, step)
+    def view(self, key: str) -> PersistentVolume | None:
+        return self.volumes.get(key)
+
+    def plan(self, view: PersistentVolume) -> Iterator[Step | Wait]:
+        return plan_volume(view)
+
+    def subject(self, view: PersistentVolume) -> PersistentVolume:
+        return view
 
 
-class AttributesProtection(Guard):
-    """Live lists before the finalizer goes: they cost much, but such a class is deleted once in a while."""
+class AttributesProtection(Protection[AttributesProtectionView]):
+    """Lists claims and volumes live before the finalizer is removed: expensive, but rare."""
 
     name = "volumeattributesclass-protection-controller"
 
     def setup(self) -> None:
         self.classes = self.watch(VolumeAttributesClass, lambda old, new: [new.key] if new else [])
-        self.claims = self.watch(PersistentVolumeClaim, self._left)
-        self.volumes = self.watch(PersistentVolume, self._left)
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_user)
+        self.volumes = self.watch(PersistentVolume, self.keys_of_user)
         self.by_claim = self.claims.index("any attributes class", classes_of)
         self.by_volume = self.volumes.index("any attributes class", classes_of)
 
-    def _left(
+    def keys_of_user(
         self,
         old: PersistentVolume | PersistentVolumeClaim | None,
         new: PersistentVolume | PersistentVolumeClaim | None,
     ) -> Iterator[str]:
+        """The classes that a claim or volume no longer refers to."""
         before = classes_of(old) if old is not None else []
         now = classes_of(new) if new is not None else []
         yield from (name for name in before if name not in now)
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> AttributesProtectionView | None:
         attributes = self.classes.get(key)
         if attributes is None:
-            return
-        users = _named(self.by_claim[key], self.by_volume[key])
-        steps = list(plan_attributes(attributes, users))
-        if steps and isinstance(steps[0], Recheck):
-            claims = await self.client.list(PersistentVolumeClaim)
-            volumes = await self.client.list(PersistentVolume)
-            users = _named(
-                (claim for claim in claims if key in classes_of(claim)),
-                (volume for volume in volumes if key in classes_of(volume)),
-            )
-            steps = list(plan_attributes(attributes, users, proven=True))
-        for step in steps:
-            await self.act(key, attributes, step)
+            return None
+        return AttributesProtectionView(attributes, _describe_users(self.by_claim[key], self.by_volume[key]))
+
+    def plan(self, view: AttributesProtectionView) -> Iterator[Step | Wait]:
+        return plan_attributes(view.attributes, view.users, proven=view.proven)
+
+    def subject(self, view: AttributesProtectionView) -> VolumeAttributesClass:
+        return view.attributes
+
+    async def verify(self, view: AttributesProtectionView) -> AttributesProtectionView:
+        name = view.attributes.name
+        claims = await self.client.list(PersistentVolumeClaim)
+        volumes = await self.client.list(PersistentVolume)
+        users = _describe_users(
+            (claim for claim in claims if name in classes_of(claim)),
+            (volume for volume in volumes if name in classes_of(volume)),
+        )
+        return structs.replace(view, users=users, proven=True)
 
 
-def _named(claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]) -> list[str]:
+def _describe_users(
+    claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]
+) -> list[str]:
     return [*(f"claim {claim.key}" for claim in claims), *(f"volume {volume.name}" for volume in volumes)]
 
 
-class Lists:
-    """Live lists of pods, shared by those who ask before the list begins."""
+class LiveLists:
+    """Live lists of pods, shared by all who ask before a list starts."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._locks: dict[str, asyncio.Lock] = {}
         self._next: dict[str, asyncio.Future[list[Pod]]] = {}
 
-    async def pods(self, namespace: str) -> list[Pod]:
+    async def list_pods(self, namespace: str) -> list[Pod]:
         answer = self._next.get(namespace)
         if answer is None:
             answer = self._next[namespace] = asyncio.get_running_loop().create_future()
         lock = self._locks.setdefault(namespace, asyncio.Lock())
-        async with lock:  # whoever enters first after a list ended asks for all who came meanwhile
+        async with lock:  # the first to enter after a list ended asks for all who came meanwhile
             if not answer.done():
                 await self._ask(namespace, answer)
         return answer.result()

@@ -1,8 +1,8 @@
-"""When the finalizer goes on, and when it may come off.
+"""When the protection finalizer is added, and when it may be removed.
 
-The subtle thing: only scheduled pods hold a claim. A node refuses to start a pod whose claim is being
-deleted, so a pod without a node cannot lose anything; and a pod that has ended still counts until it is
-deleted, because the node may not have unmounted yet.
+Only scheduled pods protect a claim: a node refuses to start a pod whose claim is being deleted, so a pod
+without a node cannot lose anything. A pod that has ended counts until it is deleted, because its node may not
+have unmounted the volume yet.
 """
 
 from __future__ import annotations
@@ -18,71 +18,87 @@ from volplane.rules.binding import ATTRIBUTES_PROTECTION, CLAIM_PROTECTION, VOLU
 from volplane.rules.steps import UNTIL_CHANGED, Wait
 
 
-class Protect(Struct, frozen=True):
-    """The object's finalizers become these."""
+class ClaimProtectionView(Struct, frozen=True):
+    claim: PersistentVolumeClaim
+    users: Sequence[Pod]  # pods that name the claim
+    proven: bool = False  # `users` were read from the server
+
+
+class AttributesProtectionView(Struct, frozen=True):
+    attributes: VolumeAttributesClass
+    users: Sequence[str]  # claims and volumes that refer to the class
+    proven: bool = False  # `users` were read from the server
+
+
+class AddFinalizer(Struct, frozen=True):
+    """Set the object's finalizers to these."""
 
     finalizers: tuple[str, ...]
 
 
-class Release(Struct, frozen=True):
+class RemoveFinalizer(Struct, frozen=True):
+    """Set the object's finalizers to these."""
+
     finalizers: tuple[str, ...]
 
 
-class Recheck(Struct, frozen=True):
-    """The caches know nobody who uses it: ask the server before letting go."""
+class VerifyLive(Struct, frozen=True):
+    """The caches show nobody who uses it: read from the server before the finalizer is removed."""
 
 
-Step = Protect | Release | Recheck | Wait
+Step = AddFinalizer | RemoveFinalizer | VerifyLive
 
 
-def is_at_rest(obj: PersistentVolume | PersistentVolumeClaim, finalizer: str) -> bool:
-    """Protected, and nobody deletes it: most changes are of such objects, and none of our business."""
+def is_protected(obj: PersistentVolume | PersistentVolumeClaim, finalizer: str) -> bool:
+    """Protected and not being deleted: most changes are of such objects, and need nothing."""
     return not obj.is_deleting and finalizer in obj.metadata.finalizers
 
 
-def plan_claim(claim: PersistentVolumeClaim, users: Sequence[Pod], *, proven: bool = False) -> Iterator[Step]:
+def plan_claim(
+    claim: PersistentVolumeClaim, users: Sequence[Pod], *, proven: bool = False
+) -> Iterator[Step | Wait]:
     """`users` are pods that name the claim; `proven`: they were read from the server."""
     have = claim.metadata.finalizers
     if not claim.is_deleting:
         if CLAIM_PROTECTION not in have:
-            yield Protect((*have, CLAIM_PROTECTION))
+            yield AddFinalizer((*have, CLAIM_PROTECTION))
     elif CLAIM_PROTECTION in have:
         holders = [pod.key for pod in users if holds(pod, claim)]
         if holders:
             yield Wait(UNTIL_CHANGED, f"still used by pod {', '.join(sorted(holders))}")
         elif not proven:
-            yield Recheck()
+            yield VerifyLive()
         else:
-            yield Release(_without(have, CLAIM_PROTECTION))
+            yield RemoveFinalizer(_without(have, CLAIM_PROTECTION))
 
 
-def plan_volume(volume: PersistentVolume) -> Iterator[Step]:
+def plan_volume(volume: PersistentVolume) -> Iterator[Step | Wait]:
     have = volume.metadata.finalizers
     if not volume.is_deleting:
         if VOLUME_PROTECTION not in have:
-            yield Protect((*have, VOLUME_PROTECTION))
+            yield AddFinalizer((*have, VOLUME_PROTECTION))
     elif VOLUME_PROTECTION in have:
         if volume.status.phase == "Bound":
             yield Wait(UNTIL_CHANGED, f"still bound to claim {claim_key(volume)}")
         else:
-            yield Release(_without(have, VOLUME_PROTECTION))
+            yield RemoveFinalizer(_without(have, VOLUME_PROTECTION))
 
 
 def plan_attributes(
     attributes: VolumeAttributesClass, users: Sequence[str], *, proven: bool = False
-) -> Iterator[Step]:
+) -> Iterator[Step | Wait]:
     """`users` are the claims and volumes that refer to the class; `proven`: as read from the server."""
     have = attributes.metadata.finalizers
     if not attributes.is_deleting:
         if ATTRIBUTES_PROTECTION not in have:
-            yield Protect((*have, ATTRIBUTES_PROTECTION))
+            yield AddFinalizer((*have, ATTRIBUTES_PROTECTION))
     elif ATTRIBUTES_PROTECTION in have:
         if users:
             yield Wait(UNTIL_CHANGED, f"still referred to by {', '.join(sorted(users))}")
         elif not proven:
-            yield Recheck()
+            yield VerifyLive()
         else:
-            yield Release(_without(have, ATTRIBUTES_PROTECTION))
+            yield RemoveFinalizer(_without(have, ATTRIBUTES_PROTECTION))
 
 
 def classes_of(obj: PersistentVolume | PersistentVolumeClaim) -> list[str]:
@@ -99,12 +115,13 @@ def holds(pod: Pod, claim: PersistentVolumeClaim) -> bool:
     if not pod.spec.node_name or pod.namespace != claim.namespace:
         return False
     return any(
-        use.claim == claim.name and (not use.ephemeral or _holds_own(pod, claim)) for use in pods.uses(pod)
+        use.claim == claim.name and (not use.ephemeral or _protects_own_claim(pod, claim))
+        for use in pods.uses(pod)
     )
 
 
-def _holds_own(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """An ephemeral volume's claim goes with its pod, so a pod that was killed outright holds nothing."""
+def _protects_own_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
+    """The claim of an ephemeral volume is deleted with its pod: one deleted without grace does not count."""
     killed = pod.is_deleting and pod.metadata.deletion_grace_period_seconds == 0
     return not killed and pods.owns(pod, claim)
 

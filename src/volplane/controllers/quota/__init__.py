@@ -1,1 +1,1 @@
-"""Quotas: their status says how much of them the namespace's claims use."""
+"""Quotas: their status shows how much of them the claims of the namespace use."""

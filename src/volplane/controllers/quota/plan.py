@@ -1,4 +1,4 @@
-"""What a quota's status has to say. Only what claims use is counted; the server refuses by its own count."""
+"""The status of a quota. Only what claims use is counted; the API server enforces quotas by its own count."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from volplane.api.core import PersistentVolumeClaim, ResourceQuota
 from volplane.rules import quotas
 
 
-class Tell(Struct, frozen=True):
+class SetQuotaStatus(Struct, frozen=True):
     hard: Mapping[str, str]
     used: Mapping[str, str]
 
 
-def plan(quota: ResourceQuota, claims: Iterable[PersistentVolumeClaim]) -> Iterator[Tell]:
+def plan(quota: ResourceQuota, claims: Iterable[PersistentVolumeClaim]) -> Iterator[SetQuotaStatus]:
     used = quotas.spelled(quotas.used(quota, claims))
     if (dict(quota.status.hard), dict(quota.status.used)) != (dict(quota.spec.hard), used):
-        yield Tell(quota.spec.hard, used)
+        yield SetQuotaStatus(quota.spec.hard, used)

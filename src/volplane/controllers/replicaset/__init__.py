@@ -1,1 +1,1 @@
-"""ReplicaSet: so many pods of one template, no more and no fewer."""
+"""ReplicaSet: a number of pods of one template."""

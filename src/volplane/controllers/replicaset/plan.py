@@ -1,4 +1,4 @@
-"""How many pods to make or give up, and what the status says."""
+"""How many pods to create or delete, and what the status is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from msgspec import Struct, structs
 from volplane.api.apps import ReplicaSet, ReplicaSetStatus
 from volplane.api.core import Pod, PodTemplateSpec, ReplicationController, ReplicationControllerStatus
 from volplane.rules.steps import Wait
-from volplane.rules.workloads import availability, available_in, first_to_go, is_active, is_ready
+from volplane.rules.workloads import (
+    CreatePod,
+    DeletePod,
+    availability,
+    available_in,
+    first_to_go,
+    is_active,
+    is_ready,
+    pod_of,
+)
 
 BURST = 500  # upstream's limit on pods made or deleted in one pass
 
@@ -19,34 +28,30 @@ Wanted = ReplicaSet | ReplicationController  # the older one differs in its sele
 Status = ReplicaSetStatus | ReplicationControllerStatus
 
 
-class Create(Struct, frozen=True):
-    count: int
-
-
-class Delete(Struct, frozen=True):
-    pod: Pod
-
-
-class Report(Struct, frozen=True):
+class SetReplicaSetStatus(Struct, frozen=True):
     status: Status
 
 
-def plan(wanted: Wanted, pods: Sequence[Pod], now: datetime) -> Iterator[Create | Delete | Report | Wait]:
+Step = CreatePod | DeletePod | SetReplicaSetStatus
+
+
+def plan(wanted: Wanted, pods: Sequence[Pod], now: datetime) -> Iterator[Step | Wait]:
     """Steps for a set and the pods it controls."""
     active = [p for p in pods if is_active(p)]
-    missing = desired(wanted) - len(active)
+    missing = desired_replicas(wanted) - len(active)
     if not wanted.is_deleting:
         if missing > 0:
-            yield Create(min(missing, BURST))
+            made = pod_of(template_of(wanted), wanted)
+            yield from (CreatePod(made) for _ in range(min(missing, BURST)))
         for pod in first_to_go(active)[: min(max(-missing, 0), BURST)]:
-            yield Delete(pod)
-    status = observed(wanted, active, now)
+            yield DeletePod(pod)
+    status = current_status(wanted, active, now)
     if status != wanted.status:
-        yield Report(status)
+        yield SetReplicaSetStatus(status)
     yield from availability(active, wanted.spec.min_ready_seconds, now)
 
 
-def desired(wanted: Wanted) -> int:
+def desired_replicas(wanted: Wanted) -> int:
     return 1 if wanted.spec.replicas is None else wanted.spec.replicas
 
 
@@ -54,7 +59,7 @@ def template_of(wanted: Wanted) -> PodTemplateSpec:
     return wanted.spec.template or PodTemplateSpec()
 
 
-def observed(wanted: Wanted, active: Sequence[Pod], now: datetime) -> Status:
+def current_status(wanted: Wanted, active: Sequence[Pod], now: datetime) -> Status:
     enough = wanted.spec.min_ready_seconds
     labels = template_of(wanted).metadata.labels.items()
     return structs.replace(

@@ -1,61 +1,65 @@
-"""Makes both objects for a namespace, and again when somebody deletes or changes them."""
+"""Creates both objects for a namespace, and again when somebody deletes or changes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import assert_never
 
 from volplane.api.core import ConfigMap, Namespace, ServiceAccount
 from volplane.api.errors import Forbidden, NotFound
-from volplane.api.meta import ObjectMeta, Resource
+from volplane.api.meta import Resource
 from volplane.client.client import Client
-from volplane.loops.controller import Controller
-
-ACCOUNT = "default"
-ROOT_CA = "kube-root-ca.crt"
-_ABOUT = (
-    "The certificate authority with which clients inside the cluster check the API server, kept current by "
-    "Volplane."
+from volplane.controllers.serviceaccount.plan import (
+    ACCOUNT,
+    ROOT_CA,
+    CreateRootCA,
+    CreateServiceAccount,
+    ServiceAccountView,
+    Step,
+    UpdateRootCA,
+    plan,
 )
+from volplane.loops.controller import Controller, Stop
 
 
-class ServiceAccounts(Controller[str]):
+class ServiceAccounts(Controller[str, ServiceAccountView, Step]):
     name = "serviceaccount-controller"
 
     def __init__(self, client: Client, *, root_ca: str = "") -> None:
         super().__init__(client)
-        self.root_ca = root_ca  # PEM; without it no ConfigMap is made
+        self.root_ca = root_ca
 
     def setup(self) -> None:
         self.namespaces = self.watch(Namespace, lambda old, new: [new.name] if new else [])
-        named = {"fields": f"metadata.name={ACCOUNT}"}
-        self.accounts = self.watch(ServiceAccount, self._namespace_of, **named)
-        self.maps = self.watch(ConfigMap, self._namespace_of, fields=f"metadata.name={ROOT_CA}")
+        self.accounts = self.watch(ServiceAccount, self.keys_of_object, fields=f"metadata.name={ACCOUNT}")
+        self.configs = self.watch(ConfigMap, self.keys_of_object, fields=f"metadata.name={ROOT_CA}")
 
-    def _namespace_of(self, old: Resource | None, new: Resource | None) -> Iterable[str]:
-        held = new or old
-        return [held.namespace] if held else []
+    def keys_of_object(self, old: Resource | None, new: Resource | None) -> Iterable[str]:
+        changed = new or old
+        return [changed.namespace] if changed else []
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> ServiceAccountView | None:
         namespace = self.namespaces.get(key)
         if namespace is None or namespace.is_deleting:
-            return
-        try:
-            await self._ensure(key)
-        except (NotFound, Forbidden):
-            return  # the namespace went while we looked
+            return None
+        account, config = self.accounts.get(ACCOUNT, key), self.configs.get(ROOT_CA, key)
+        return ServiceAccountView(key, account, config, self.root_ca)
 
-    async def _ensure(self, namespace: str) -> None:
-        if self.accounts.get(ACCOUNT, namespace) is None:
-            account = ServiceAccount(metadata=ObjectMeta(name=ACCOUNT, namespace=namespace))
-            await self.client.create(account, exists_ok=True)
-        if not self.root_ca:
-            return
-        held = self.maps.get(ROOT_CA, namespace)
-        data = {"ca.crt": self.root_ca}
-        if held is None:
-            metadata = ObjectMeta(
-                name=ROOT_CA, namespace=namespace, annotations={"kubernetes.io/description": _ABOUT}
-            )
-            await self.client.create(ConfigMap(metadata=metadata, data=data), exists_ok=True)
-        elif held.data != data:
-            await self.client.patch(ConfigMap, ROOT_CA, namespace, merge={"data": data}, missing_ok=True)
+    def plan(self, view: ServiceAccountView) -> Iterator[Step]:
+        return plan(view)
+
+    async def act(self, key: str, view: ServiceAccountView, step: Step) -> Stop | None:
+        try:
+            match step:
+                case CreateServiceAccount(account):
+                    await self.client.create(account, exists_ok=True)
+                case CreateRootCA(config):
+                    await self.client.create(config, exists_ok=True)
+                case UpdateRootCA(root_ca):
+                    patch = {"data": {"ca.crt": root_ca}}
+                    await self.client.patch(ConfigMap, ROOT_CA, key, merge=patch, missing_ok=True)
+                case _:
+                    assert_never(step)
+        except (NotFound, Forbidden):
+            return Stop()  # the namespace was deleted meanwhile
+        return None

@@ -1,17 +1,17 @@
-"""Snapshots get their contents and follow them: a key is a snapshot, with every content that names it.
+"""Snapshots get their contents and copy their status: a key is a snapshot, with every content that names it.
 
-Upstream keeps two queues and polls where they meet. Here what a snapshot waits for wakes it: its content, its
-claim, a class, a claim that is restored from it. The subtle thing: an error that we tell on a snapshot is no
-news to us, or it would cut its own pause short.
+Upstream has two queues and polls where they meet. Here a snapshot is woken by what it waits for: its content,
+its claim, a class, a claim that is restored from it. An error that this controller writes into a snapshot
+does not wake it: otherwise the write would cut the pause after the error short.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from volplane.api.core import Node, PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import APIError, Conflict
@@ -24,33 +24,72 @@ from volplane.api.snapshot import (
 from volplane.base import trace
 from volplane.client.client import Client
 from volplane.controllers.snapshot import plan as plans
-from volplane.controllers.snapshot.defined import defined
+from volplane.controllers.snapshot.crd_wait import wait_for_crds
+from volplane.controllers.snapshot.operation_metrics import SnapshotOperations
 from volplane.controllers.snapshot.plan import (
-    Bind,
-    DeleteContent,
-    Fail,
-    Follow,
-    FreeClaim,
-    HoldClaim,
-    Make,
-    MarkDeleting,
-    Settle,
-    World,
+    AddClaimFinalizer,
+    AddContentFinalizer,
+    CreateContent,
+    RemoveClaimFinalizer,
+    SnapshotInputs,
 )
 from volplane.controllers.snapshot.settings import Settings
-from volplane.controllers.snapshot.timing import Operations
-from volplane.controllers.snapshot.writing import COMPONENT, Writer
+from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter
+from volplane.controllers.snapshot.steps import (
+    AnnotateBeingDeleted,
+    BindContent,
+    CopyStatus,
+    DeleteContent,
+    ReportError,
+    SetFinalizers,
+)
+from volplane.loops.controller import Continue, Outcome
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import snapshots, topology
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import CommonStep
 
 log = logging.getLogger(__name__)
 
 CLAIM = "claim/"  # before the keys of claims, among those of snapshots
 
 
-class Snapshots(Writer):
+class SnapshotView(Struct, frozen=True):
+    snapshot: VolumeSnapshot | None
+    contents: Sequence[VolumeSnapshotContent]  # all that name the snapshot
+    inputs: SnapshotInputs = SnapshotInputs()
+
+    @property
+    def claim(self) -> PersistentVolumeClaim | None:
+        return self.inputs.claim
+
+    @property
+    def content(self) -> VolumeSnapshotContent:
+        assert self.inputs.content is not None
+        return self.inputs.content
+
+
+class SourceClaimView(Struct, frozen=True):
+    """A claim that snapshots were taken of."""
+
+    claim: PersistentVolumeClaim
+    used: bool  # by a snapshot that is not ready yet
+
+
+View = SnapshotView | SourceClaimView
+SnapshotStep = (
+    SetFinalizers
+    | AddClaimFinalizer
+    | CreateContent
+    | BindContent
+    | CopyStatus
+    | ReportError
+    | AnnotateBeingDeleted
+    | DeleteContent
+)
+
+
+class Snapshots(SnapshotWriter[View, plans.Step]):
     name = COMPONENT
 
     def __init__(
@@ -60,46 +99,50 @@ class Snapshots(Writer):
         *,
         events: Recorder | None = None,
     ) -> None:
-        self.workers = settings.worker_threads
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        self.resync = settings.resync_period
-        super().__init__(client, events=events)
+        super().__init__(
+            client,
+            events=events,
+            workers=settings.worker_threads,
+            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
+            resync=settings.resync_period,
+        )
         self.settings = settings
-        self.facts = plans.Settings(keep_mode=settings.prevent_volume_mode_conversion)
-        self.times = Operations()
+        self.options = plans.SnapshotOptions(keep_mode=settings.prevent_volume_mode_conversion)
 
     def setup(self) -> None:
-        self.snapshots = self.watch(VolumeSnapshot, self._snapshot_changed)
-        self.contents = self.watch(VolumeSnapshotContent, self._content_changed)
-        self.classes = self.watch(VolumeSnapshotClass, self._class_changed)
-        self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
+        self.memory = SnapshotOperations()
+        self.snapshots = self.watch(
+            VolumeSnapshot, self.keys_of_snapshot, observe=self.memory.observe_snapshot
+        )
+        self.contents = self.watch(VolumeSnapshotContent, self.keys_of_content)
+        self.classes = self.watch(VolumeSnapshotClass, self.keys_of_class)
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
         self.volumes = self.watch(PersistentVolume)
         self.by_ref = self.contents.index("snapshot", lambda c: [snapshots.snapshot_key(c)])
         self.unready = self.snapshots.index("claim", lambda s: [] if snapshots.is_ready(s) else _source(s))
-        self.by_content = self.snapshots.index("content", _named)
+        self.by_content = self.snapshots.index("content", _named_content)
         self.unbound = self.snapshots.index("unbound", lambda s: [] if snapshots.bound_name(s) else ["all"])
         self.restores = self.claims.index("restored from", snapshots.restored_from)
         if self.settings.enable_distributed_snapshotting:
             self.nodes = self.watch(Node)
         if self.settings.groups:
-            self.groups = self.watch(VolumeGroupSnapshot, self._group_changed)
+            self.groups = self.watch(VolumeGroupSnapshot, self.keys_of_group)
 
     async def run(self) -> None:
-        """A cluster may get the kinds of snapshots later, or never."""
-        await defined(self.client, groups=self.settings.groups)
+        """Once the kinds of snapshots are served, which may be later, or never."""
+        await wait_for_crds(self.client, groups=self.settings.groups)
         await super().run()
 
-    # --- whom a change wakes
+    # --- which keys a change wakes
 
-    def _snapshot_changed(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
+    def keys_of_snapshot(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
         snapshot = new or old
-        if snapshot is not None and (old is new or _facts(old) != _facts(new)):
+        if snapshot is not None and (old is new or _relevant_fields(old) != _relevant_fields(new)):
             yield snapshot.key
         if new is None and old is not None:
-            self.times.drop(old.uid)
             yield from (CLAIM + key for key in _source(old))
 
-    def _content_changed(
+    def keys_of_content(
         self, old: VolumeSnapshotContent | None, new: VolumeSnapshotContent | None
     ) -> Iterator[str]:
         content = new or old
@@ -107,19 +150,19 @@ class Snapshots(Writer):
             yield snapshots.snapshot_key(content)
             yield from (s.key for s in self.by_content[content.name])
 
-    def _class_changed(
+    def keys_of_class(
         self, old: VolumeSnapshotClass | None, new: VolumeSnapshotClass | None
     ) -> Iterator[str]:
         if new is not None and old is not new:
             yield from (snapshot.key for snapshot in self.unbound["all"])
 
-    def _claim_changed(
+    def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         claim = new or old
         if new is not None and new.is_deleting and snapshots.CLAIM_AS_SOURCE in new.metadata.finalizers:
             yield CLAIM + new.key
-        if claim is None or old is new or _claim_facts(old) == _claim_facts(new):
+        if claim is None or old is new or _relevant_claim_fields(old) == _relevant_claim_fields(new):
             return
         yield from (s.key for s in self.unready[claim.key])
         for key in snapshots.restored_from(old) if old is not None else ():
@@ -127,7 +170,7 @@ class Snapshots(Writer):
             if snapshot is not None and snapshot.is_deleting:
                 yield key
 
-    def _group_changed(
+    def keys_of_group(
         self, old: VolumeGroupSnapshot | None, new: VolumeGroupSnapshot | None
     ) -> Iterator[str]:
         if new is None and old is not None:
@@ -135,28 +178,23 @@ class Snapshots(Writer):
                 if snapshots.IN_GROUP in snapshot.metadata.finalizers and _owned_by(snapshot, old.uid):
                     yield snapshot.key
 
-    # --- the work
+    # --- what the caches show
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> View | None:
         if key.startswith(CLAIM):
-            return await self._let_go(self.claims.at(key.removeprefix(CLAIM)))
-        for content in self.by_ref[key]:
-            for held in plans.plan_content(content):
-                await self.settle(content, held.finalizers)
-        snapshot = self.snapshots.at(key)
+            claim = self.claims.at(key.removeprefix(CLAIM))
+            return SourceClaimView(claim, bool(self.unready[claim.key])) if claim is not None else None
+        snapshot, contents = self.snapshots.at(key), self.by_ref[key]
         if snapshot is None:
-            return
-        world = self.world(snapshot)
-        self.times.begin(snapshot, self._driver(snapshot, world))
-        for step in plans.plan(snapshot, world, self.facts):
-            snapshot = await self._act(snapshot, world, step)
+            return SnapshotView(None, contents) if contents else None
+        return SnapshotView(snapshot, contents, self.view_inputs(snapshot))
 
-    def world(self, snapshot: VolumeSnapshot) -> World:
+    def view_inputs(self, snapshot: VolumeSnapshot) -> SnapshotInputs:
         name = snapshot.spec.source.persistent_volume_claim_name
         claim = self.claims.get(name, snapshot.namespace) if name is not None else None
         volume = self.volumes.get(claim.spec.volume_name) if claim is not None else None
         users = self.unready[f"{snapshot.namespace}/{name}"] if name is not None else []
-        return World(
+        return SnapshotInputs(
             content=self.contents.get(snapshots.named_content(snapshot)),
             claim=claim,
             volume=volume,
@@ -175,7 +213,7 @@ class Snapshots(Writer):
         return next(found, "")
 
     def _node(self, volume: PersistentVolume | None) -> str:
-        """Who handles it, where nodes handle their own: a node that the volume's affinity allows."""
+        """With distributed snapshotting, a node that the volume's affinity allows."""
         if not self.settings.enable_distributed_snapshotting or volume is None:
             return ""
         if volume.spec.node_affinity is None:
@@ -184,65 +222,78 @@ class Snapshots(Writer):
             (n.name for n in self.nodes.all() if topology.reachable_from(volume, n.metadata.labels)), ""
         )
 
-    def _driver(self, snapshot: VolumeSnapshot, world: World) -> str:
-        if world.content is not None:
-            return world.content.spec.driver
+    def _driver(self, snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> str:
+        if inputs.content is not None:
+            return inputs.content.spec.driver
         found = self.classes.get(snapshot.spec.volume_snapshot_class_name or "")
         return found.driver if found is not None else ""
 
-    async def _act(self, snapshot: VolumeSnapshot, world: World, step: plans.Step) -> VolumeSnapshot:
-        """The snapshot as it is afterwards."""
+    # --- what to do
+
+    def plan(self, view: View) -> Iterator[plans.Step | CommonStep]:
+        if isinstance(view, SourceClaimView):
+            # Somebody removed the finalizers of its snapshot by force: it would be kept for ever.
+            if not view.used and snapshots.CLAIM_AS_SOURCE in view.claim.metadata.finalizers:
+                yield RemoveClaimFinalizer()
+            return
+        for content in view.contents:
+            yield from plans.plan_content(content)
+        if view.snapshot is not None:
+            yield from plans.plan(view.snapshot, view.inputs, self.options)
+
+    def update_memory(self, key: str, view: View | None, steps: Sequence[plans.Step | CommonStep]) -> None:
+        if isinstance(view, SnapshotView) and view.snapshot is not None:
+            self.memory.begin(view.snapshot, self._driver(view.snapshot, view.inputs))
+
+    # --- doing it
+
+    def subject(self, view: View) -> VolumeSnapshot:
+        assert isinstance(view, SnapshotView)
+        assert view.snapshot is not None
+        return view.snapshot
+
+    async def act(self, key: str, view: View, step: plans.Step) -> Outcome[View]:
         match step:
-            case Settle():
-                snapshot = await self._settle(snapshot, step)
-            case HoldClaim():
-                await self._patch_claim(world.claim, {"finalizers": [snapshots.CLAIM_AS_SOURCE]})
-            case FreeClaim():
-                await self._free(world.claim)
-            case Make(content):
-                await self._make(snapshot, content)
-            case Bind():
-                assert world.content is not None
-                await self._bind(snapshot, world.content)
-            case Follow(status):
-                self.times.end(snapshot, status)
-                await self.tell(snapshot, status)
-            case Fail(reason, message, unready, final):
+            case AddContentFinalizer(content, finalizers):
+                await self.set_finalizers(content, finalizers)
+            case RemoveClaimFinalizer():
+                removal = {"$deleteFromPrimitiveList/finalizers": [snapshots.CLAIM_AS_SOURCE]}
+                await self._patch_claim(view.claim, removal)
+            case _:
+                assert isinstance(view, SnapshotView)
+                return await self._act_on_snapshot(view, self.subject(view), step)
+        return None
+
+    async def _act_on_snapshot(
+        self, view: SnapshotView, snapshot: VolumeSnapshot, step: SnapshotStep
+    ) -> Outcome[View]:
+        match step:
+            case SetFinalizers(finalizers, class_name):
+                if snapshot.is_deleting:
+                    self.memory.finish(snapshot, "DeleteSnapshot")
+                spec = {"volumeSnapshotClassName": class_name} if class_name is not None else None
+                written = await self.set_finalizers(snapshot, finalizers, spec)
+                return Continue(structs.replace(view, snapshot=written))
+            case AddClaimFinalizer():
+                await self._patch_claim(view.claim, {"finalizers": [snapshots.CLAIM_AS_SOURCE]})
+            case CreateContent(content):
+                await self._create_content(snapshot, content)
+            case BindContent():
+                await self._bind(snapshot, view.content)
+            case CopyStatus(status):
+                self.memory.end(snapshot, status)
+                await self.set_status(snapshot, status)
+            case ReportError(reason, message, unready, final):
                 error = snapshot.status.error if snapshot.status is not None else None
-                await self.fail(snapshot, error, reason, message, unready=unready, final=final)
-            case MarkDeleting():
-                assert world.content is not None
-                notes = {"annotations": {snapshots.BEING_DELETED: snapshots.YES}}
-                await self.patch(world.content, {"metadata": notes})
+                await self.report_error(snapshot, error, reason, message, unready=unready, final=final)
+            case AnnotateBeingDeleted():
+                annotations = {"annotations": {snapshots.BEING_DELETED: snapshots.YES}}
+                await self.patch(view.content, {"metadata": annotations})
             case DeleteContent():
-                assert world.content is not None
-                await self.drop(world.content)
-            case Say(type, reason, message):
-                self.events.event(snapshot, type, reason, message)
-            case Wait(seconds, why):
-                self.queue.later(snapshot.key, seconds, why)
+                await self.delete_content(view.content)
             case _:
                 assert_never(step)
-        return snapshot
-
-    async def _let_go(self, claim: PersistentVolumeClaim | None) -> None:
-        """A claim that was held for a snapshot which somebody took away by force would be held for ever."""
-        if claim is None or snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers:
-            return
-        if not self.unready[claim.key]:
-            await self._free(claim)
-
-    async def _free(self, claim: PersistentVolumeClaim | None) -> None:
-        gone = {"$deleteFromPrimitiveList/finalizers": [snapshots.CLAIM_AS_SOURCE]}
-        await self._patch_claim(claim, gone)
-
-    # --- what is written
-
-    async def _settle(self, snapshot: VolumeSnapshot, step: Settle) -> VolumeSnapshot:
-        if snapshot.is_deleting:
-            self.times.finished(snapshot, "DeleteSnapshot")
-        chosen = {"volumeSnapshotClassName": step.class_name} if step.class_name is not None else None
-        return await self.settle(snapshot, step.finalizers, chosen)
+        return None
 
     async def _patch_claim(self, claim: PersistentVolumeClaim | None, metadata: Mapping[str, Any]) -> None:
         assert claim is not None
@@ -255,14 +306,14 @@ class Snapshots(Writer):
             missing_ok="finalizers" not in metadata,
         )
 
-    async def _make(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> None:
+    async def _create_content(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> None:
         ref = structs.replace(
             content.spec.volume_snapshot_ref, resource_version=snapshot.metadata.resource_version
         )
         content = structs.replace(content, spec=structs.replace(content.spec, volume_snapshot_ref=ref))
-        with trace.span(COMPONENT, "make content", f"snapshot/{snapshot.key}"):
+        with trace.span(COMPONENT, "create content", f"snapshot/{snapshot.key}"):
             await self.client.create(content, exists_ok=True)
-        log.info("Content made", extra={"snapshot": snapshot.key, "content": content.name})
+        log.info("Content created", extra={"snapshot": snapshot.key, "content": content.name})
 
     async def _bind(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> None:
         spec: dict[str, Any] = {"volumeSnapshotRef": {"uid": snapshot.uid}}
@@ -271,11 +322,11 @@ class Snapshots(Writer):
         try:
             await self.patch(content, {"spec": spec}, revision=content.metadata.resource_version)
         except Conflict:
-            raise  # it has changed meanwhile: whose it is, the next look tells
+            raise  # it has changed meanwhile: the next plan shows to whom it is bound
         except APIError as error:
             told = f"Snapshot failed to bind VolumeSnapshotContent, {error}"
             known = snapshot.status.error if snapshot.status is not None else None
-            await self.fail(snapshot, known, "SnapshotBindFailed", told, unready=True, final=False)
+            await self.report_error(snapshot, known, "SnapshotBindFailed", told, unready=True, final=False)
 
 
 def _source(snapshot: VolumeSnapshot) -> list[str]:
@@ -283,8 +334,8 @@ def _source(snapshot: VolumeSnapshot) -> list[str]:
     return [f"{snapshot.namespace}/{name}"] if name is not None else []
 
 
-def _named(snapshot: VolumeSnapshot) -> list[str]:
-    """The content from elsewhere that it asks for; an index function."""
+def _named_content(snapshot: VolumeSnapshot) -> list[str]:
+    """The pre-provisioned content that it names; an index function."""
     name = snapshot.spec.source.volume_snapshot_content_name
     return [name] if name is not None else []
 
@@ -293,8 +344,8 @@ def _owned_by(snapshot: VolumeSnapshot, uid: str) -> bool:
     return any(owner.uid == uid for owner in snapshot.metadata.owner_references)
 
 
-def _facts(snapshot: VolumeSnapshot | None) -> object:
-    """What of a snapshot is news: an error that we told on it must not cut a pause short."""
+def _relevant_fields(snapshot: VolumeSnapshot | None) -> object:
+    """The fields whose change matters; our own error in the status must not cut a pause short."""
     if snapshot is None:
         return None
     meta, status = snapshot.metadata, snapshot.status
@@ -302,7 +353,7 @@ def _facts(snapshot: VolumeSnapshot | None) -> object:
     return snapshot.uid, snapshot.is_deleting, meta.finalizers, snapshot.spec, told
 
 
-def _claim_facts(claim: PersistentVolumeClaim | None) -> object:
+def _relevant_claim_fields(claim: PersistentVolumeClaim | None) -> object:
     if claim is None:
         return None
     return claim.uid, claim.is_deleting, claim.status.phase, claim.spec.volume_name

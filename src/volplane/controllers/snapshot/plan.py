@@ -1,9 +1,9 @@
-"""What a VolumeSnapshot needs next: a class, a content, its content's news, or its end.
+"""What a VolumeSnapshot needs next: a class, a content, the status of its content, or its deletion.
 
-The content is made once, under a name that follows from the snapshot's uid, so that whoever dies in between
-finds it again. A snapshot that was taken and whose content is gone stays unready for good: a content made
-anew would be a copy of another moment under the old name. The subtle thing: what is finished is looked at
-again and again, because a binding is only as good as its other half.
+The content is created once, under a name derived from the snapshot's uid, so that a controller that was
+restarted finds it again. A snapshot that was taken and whose content is gone is never ready again: a new
+content would be a snapshot of another moment under the old name. Ready snapshots are verified again and
+again, because the content can be changed or deleted.
 """
 
 from __future__ import annotations
@@ -22,161 +22,157 @@ from volplane.api.snapshot import (
     VolumeSnapshotStatus,
 )
 from volplane.controllers.snapshot.content import Unfit, make, volume_of
+from volplane.controllers.snapshot.steps import (
+    AnnotateBeingDeleted,
+    BindContent,
+    CopyStatus,
+    DeleteContent,
+    ReportError,
+    SetFinalizers,
+)
 from volplane.rules import sizes, snapshots
 from volplane.rules.snapshots import BadClass
-from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, normal, warning
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
 from volplane.rules.templates import BadTemplate
 
 VOLUME_MISSING = "VolumeSnapshotContent is missing"
 
 
-class World(Struct, frozen=True):
-    """What there is around a snapshot."""
+class SnapshotInputs(Struct, frozen=True):
+    """The objects that a plan for a snapshot depends on."""
 
-    content: VolumeSnapshotContent | None = None  # the one it names, or that was made for it
-    claim: PersistentVolumeClaim | None = None  # that it is taken of
+    content: VolumeSnapshotContent | None = None  # the one it names, or that was created for it
+    claim: PersistentVolumeClaim | None = None  # its source
     volume: PersistentVolume | None = None
     classes: Mapping[str, VolumeSnapshotClass] = {}
     restoring: tuple[str, ...] = ()  # claims that are being filled from it
     claim_is_used: bool = False  # another snapshot of that claim is not ready yet
-    group: str = ""  # the group snapshot that it is part of, and that lives
+    group: str = ""  # the group snapshot that it is part of, while that exists
     node: str = ""  # who handles it, where every node handles its own
 
 
-class Settings(Struct, frozen=True):
+class SnapshotOptions(Struct, frozen=True):
     keep_mode: bool = True  # --prevent-volume-mode-conversion
 
 
-class Settle(Struct, frozen=True):
-    """The snapshot's finalizers and class become these."""
-
-    finalizers: tuple[str, ...]
-    class_name: str | None = None
+class AddClaimFinalizer(Struct, frozen=True):
+    """Keep the claim until the snapshot is ready."""
 
 
-class HoldClaim(Struct, frozen=True):
-    """The claim stays until the snapshot is ready."""
+class RemoveClaimFinalizer(Struct, frozen=True):
+    """The claim is no longer needed."""
 
 
-class FreeClaim(Struct, frozen=True):
-    pass
-
-
-class Make(Struct, frozen=True):
+class CreateContent(Struct, frozen=True):
     content: VolumeSnapshotContent
 
 
-class Bind(Struct, frozen=True):
-    """A content from elsewhere becomes this snapshot's."""
+class AddContentFinalizer(Struct, frozen=True):
+    """Keep the content until its snapshotter has deleted the snapshot."""
 
-
-class Follow(Struct, frozen=True):
-    """The snapshot says what its content says."""
-
-    status: Mapping[str, Any]
-
-
-class Fail(Struct, frozen=True):
-    """Say so on the snapshot, and try again later."""
-
-    reason: str
-    message: str
-    unready: bool = True
-    final: bool = False  # only a change of an object helps
-
-
-class MarkDeleting(Struct, frozen=True):
-    """Tell the content's snapshotter that its snapshot goes."""
-
-
-class DeleteContent(Struct, frozen=True):
-    pass
+    content: VolumeSnapshotContent
+    finalizers: tuple[str, ...]
 
 
 Step = (
-    Settle | HoldClaim | FreeClaim | Make | Bind | Follow | Fail | MarkDeleting | DeleteContent | Say | Wait
+    SetFinalizers
+    | AddClaimFinalizer
+    | RemoveClaimFinalizer
+    | CreateContent
+    | AddContentFinalizer
+    | BindContent
+    | CopyStatus
+    | ReportError
+    | AnnotateBeingDeleted
+    | DeleteContent
 )
 
 
-def plan(snapshot: VolumeSnapshot, world: World, settings: Settings) -> Iterator[Step]:
-    if snapshots.is_ready(snapshot) and _holds_claim(world):
-        yield FreeClaim()
+def plan(
+    snapshot: VolumeSnapshot, inputs: SnapshotInputs, settings: SnapshotOptions
+) -> Iterator[Step | CommonStep]:
+    if snapshots.is_ready(snapshot) and _keeps_claim(inputs):
+        yield RemoveClaimFinalizer()
     if snapshot.is_deleting:
-        yield from _end(snapshot, world)
+        yield from _delete(snapshot, inputs)
     elif snapshots.is_ready(snapshot) and snapshots.bound_name(snapshot):
-        yield from _verify(snapshot, world)
+        yield from _verify(snapshot, inputs)
     elif snapshot.spec.source.volume_snapshot_content_name is not None:
-        yield from _adopt(snapshot, world)
+        yield from _bind_existing(snapshot, inputs)
     elif snapshots.IN_GROUP in snapshot.metadata.finalizers:
-        yield from _join(snapshot, world)
+        yield from _join(snapshot, inputs)
     else:
-        yield from _take(snapshot, world, settings)
+        yield from _take(snapshot, inputs, settings)
 
 
-def _holds_claim(world: World) -> bool:
-    """The claim is held for snapshots, and no other one needs it."""
-    claim = world.claim
+def _keeps_claim(inputs: SnapshotInputs) -> bool:
+    """The claim has the finalizer, and no other snapshot needs it."""
+    claim = inputs.claim
     held = claim is not None and snapshots.CLAIM_AS_SOURCE in claim.metadata.finalizers
-    return held and not world.claim_is_used
+    return held and not inputs.claim_is_used
 
 
 # --- one of a claim's volume
 
 
-def _take(snapshot: VolumeSnapshot, world: World, settings: Settings) -> Iterator[Step]:
-    content = world.content
+def _take(
+    snapshot: VolumeSnapshot, inputs: SnapshotInputs, settings: SnapshotOptions
+) -> Iterator[Step | CommonStep]:
+    content = inputs.content
     if content is not None:
         if content.spec.source.volume_handle is None:
             which = "is pre-provisioned while expecting a dynamically provisioned one"
-            yield Fail("SnapshotContentMismatch", f"VolumeSnapshotContent {content.name} {which}")
+            yield ReportError("SnapshotContentMismatch", f"VolumeSnapshotContent {content.name} {which}")
         elif not snapshots.is_bound_to(content, snapshot):
             yield _misbound(content)
         else:
-            yield from _settle(snapshot, content)
-            yield from _follow(snapshot, content)
+            yield from _set_finalizers(snapshot, content)
+            yield from _copy_status(snapshot, content)
         return
     if snapshot.status is not None and snapshot.status.creation_time is not None:
-        yield Fail("SnapshotContentMissing", VOLUME_MISSING, final=True)
+        yield ReportError("SnapshotContentMissing", VOLUME_MISSING, final=True)
         return
-    chosen = _class(snapshot, world)
-    if isinstance(chosen, Fail):
+    chosen = _class(snapshot, inputs)
+    if isinstance(chosen, ReportError):
         yield chosen
         return
-    yield from _settle(snapshot, None, chosen.name)
-    claim = world.claim
+    yield from _set_finalizers(snapshot, None, chosen.name)
+    claim = inputs.claim
     try:
-        volume_of(snapshot, claim, world.volume)
-        made = make(snapshot, chosen, world.volume, node=world.node, keep_mode=settings.keep_mode)
+        volume_of(snapshot, claim, inputs.volume)
+        made = make(snapshot, chosen, inputs.volume, node=inputs.node, keep_mode=settings.keep_mode)
     except (Unfit, BadClass, BadTemplate) as error:
         failed = f"Failed to create snapshot content with error {error}"
-        yield Fail("SnapshotContentCreationFailed", failed)
+        yield ReportError("SnapshotContentCreationFailed", failed)
         return
     assert claim is not None
     if snapshots.CLAIM_AS_SOURCE not in claim.metadata.finalizers:
         if claim.is_deleting:
             why = f"cannot add finalizer on claim {claim.name} because it is being deleted"
-            yield Fail("SnapshotContentCreationFailed", f"Failed to create snapshot content with error {why}")
+            yield ReportError(
+                "SnapshotContentCreationFailed", f"Failed to create snapshot content with error {why}"
+            )
             return
-        yield HoldClaim()
-    yield Make(made)
+        yield AddClaimFinalizer()
+    yield CreateContent(made)
     yield normal(
         "CreatingSnapshot", f"Waiting for a snapshot {snapshot.key} to be created by the CSI driver."
     )
-    yield from _follow(snapshot, made)
+    yield from _copy_status(snapshot, made)
 
 
-def _class(snapshot: VolumeSnapshot, world: World) -> VolumeSnapshotClass | Fail:
+def _class(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> VolumeSnapshotClass | ReportError:
     if (name := snapshot.spec.volume_snapshot_class_name) is not None:
-        found = world.classes.get(name)
+        found = inputs.classes.get(name)
         if found is None:
             why = f'volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
             told = f"Failed to get snapshot class with error {why}"
-            return Fail("GetSnapshotClassFailed", told, unready=False)
+            return ReportError("GetSnapshotClassFailed", told, unready=False)
         return found
     try:
-        volume = volume_of(snapshot, world.claim, world.volume)
+        volume = volume_of(snapshot, inputs.claim, inputs.volume)
         assert volume.spec.csi is not None
-        candidates = snapshots.defaults(world.classes.values(), volume.spec.csi.driver)
+        candidates = snapshots.defaults(inputs.classes.values(), volume.spec.csi.driver)
         if len(candidates) == 1:
             return candidates[0]
         why = (
@@ -187,52 +183,52 @@ def _class(snapshot: VolumeSnapshot, world: World) -> VolumeSnapshotClass | Fail
     except Unfit as error:
         why = str(error)
     told = f"Failed to set default snapshot class with error {why}"
-    return Fail("SetDefaultSnapshotClassFailed", told, unready=False)
+    return ReportError("SetDefaultSnapshotClassFailed", told, unready=False)
 
 
 # --- one that was there before
 
 
-def _adopt(snapshot: VolumeSnapshot, world: World) -> Iterator[Step]:
-    content = world.content
+def _bind_existing(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
+    content = inputs.content
     if content is None:
-        yield Fail("SnapshotContentMissing", VOLUME_MISSING)
+        yield ReportError("SnapshotContentMissing", VOLUME_MISSING)
     elif content.spec.source.snapshot_handle is None:
         which = "is dynamically provisioned while expecting a pre-provisioned one"
-        yield Fail("SnapshotContentMismatch", f"VolumeSnapshotContent {which}")
+        yield ReportError("SnapshotContentMismatch", f"VolumeSnapshotContent {which}")
     elif not snapshots.is_for(content, snapshot):
         yield _misbound(content)
     else:
-        yield from _settle(snapshot, content)
+        yield from _set_finalizers(snapshot, content)
         ref, named = content.spec.volume_snapshot_ref, snapshot.spec.volume_snapshot_class_name
         if not ref.uid or (named is not None and content.spec.volume_snapshot_class_name is None):
-            yield Bind()
-        yield from _follow(snapshot, content)
+            yield BindContent()
+        yield from _copy_status(snapshot, content)
 
 
-def _misbound(content: VolumeSnapshotContent) -> Fail:
+def _misbound(content: VolumeSnapshotContent) -> ReportError:
     told = f"VolumeSnapshotContent [{content.name}] is bound to a different snapshot"
-    return Fail("SnapshotContentMisbound", told)
+    return ReportError("SnapshotContentMisbound", told)
 
 
 # --- one of a group: its content was made with it
 
 
-def _join(snapshot: VolumeSnapshot, world: World) -> Iterator[Step]:
-    content = world.content
+def _join(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
+    content = inputs.content
     if content is None or not snapshots.is_bound_to(content, snapshot):
         yield Wait(UNTIL_CHANGED, f"detected group snapshot member {snapshot.key} with no content")
         return
-    yield from _settle(snapshot, content)
-    yield from _follow(snapshot, content, group=world.group)
+    yield from _set_finalizers(snapshot, content)
+    yield from _copy_status(snapshot, content, group=inputs.group)
 
 
 # --- what all have in common
 
 
-def _settle(
+def _set_finalizers(
     snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None, class_name: str | None = None
-) -> Iterator[Step]:
+) -> Iterator[Step | CommonStep]:
     """As source always; bound only where the content is to go with the snapshot."""
     wanted = [snapshots.AS_SOURCE]
     if content is not None and content.spec.deletion_policy == snapshots.DELETE:
@@ -242,17 +238,19 @@ def _settle(
     named = snapshot.spec.volume_snapshot_class_name
     chosen = class_name if class_name is not None and named is None else None
     if missing or chosen is not None:
-        yield Settle((*have, *missing), chosen)
+        yield SetFinalizers((*have, *missing), chosen)
 
 
-def _follow(snapshot: VolumeSnapshot, content: VolumeSnapshotContent, *, group: str = "") -> Iterator[Step]:
+def _copy_status(
+    snapshot: VolumeSnapshot, content: VolumeSnapshotContent, *, group: str = ""
+) -> Iterator[Step | CommonStep]:
     now = snapshot.status or VolumeSnapshotStatus()
-    status = news(now, content)
+    status = status_changes(now, content)
     if group and now.volume_group_snapshot_name is None:
         status["volumeGroupSnapshotName"] = group
     if not status:
         return
-    yield Follow(status)
+    yield CopyStatus(status)
     if "creationTime" in status:
         told = f"Snapshot {snapshot.key} was successfully created by the CSI driver."
         yield normal("SnapshotCreated", told)
@@ -260,8 +258,8 @@ def _follow(snapshot: VolumeSnapshot, content: VolumeSnapshotContent, *, group: 
         yield normal("SnapshotReady", f"Snapshot {snapshot.key} is ready to use.")
 
 
-def news(now: VolumeSnapshotStatus, content: VolumeSnapshotContent) -> dict[str, Any]:
-    """What of the content the snapshot does not say yet. Size and time are set once."""
+def status_changes(now: VolumeSnapshotStatus, content: VolumeSnapshotContent) -> dict[str, Any]:
+    """What of the content's status the snapshot lacks. Size and time are set once."""
     there = content.status
     ready = there is not None and there.ready_to_use is True
     status: dict[str, Any] = {}
@@ -282,37 +280,37 @@ def news(now: VolumeSnapshotStatus, content: VolumeSnapshotContent) -> dict[str,
     return status
 
 
-def _verify(snapshot: VolumeSnapshot, world: World) -> Iterator[Step]:
-    content = world.content
+def _verify(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
+    content = inputs.content
     if content is None:
-        yield Fail("SnapshotContentMissing", VOLUME_MISSING, final=True)
+        yield ReportError("SnapshotContentMissing", VOLUME_MISSING, final=True)
     elif not snapshots.is_bound_to(content, snapshot):
         told = "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly"
-        yield Fail("SnapshotMisbound", told, final=True)
+        yield ReportError("SnapshotMisbound", told, final=True)
     else:
-        yield from _settle(snapshot, content)
+        yield from _set_finalizers(snapshot, content)
 
 
 # --- the end
 
 
-def _end(snapshot: VolumeSnapshot, world: World) -> Iterator[Step]:
+def _delete(snapshot: VolumeSnapshot, inputs: SnapshotInputs) -> Iterator[Step | CommonStep]:
     ours = (snapshots.AS_SOURCE, snapshots.BOUND, snapshots.IN_GROUP)
     have = snapshot.metadata.finalizers
     if not any(f in have for f in ours):
         return
-    content = world.content
+    content = inputs.content
     if content is not None and not snapshots.is_bound_to(content, snapshot):
         content = None  # another one's: nothing of it is touched
-    if content is not None and world.restoring:
+    if content is not None and inputs.restoring:
         yield warning("SnapshotDeletePending", "Snapshot is being used to restore a PVC")
-        why = f"snapshot {snapshot.key} is being restored into {', '.join(world.restoring)}"
+        why = f"snapshot {snapshot.key} is being restored into {', '.join(inputs.restoring)}"
         yield Wait(UNTIL_CHANGED, why)
         return
-    if world.group:
+    if inputs.group:
         told = (
             f"deletion of the individual volume snapshot {snapshot.key} is not allowed as it belongs to "
-            f"group snapshot {snapshot.namespace}/{world.group}. Deleting the group snapshot will trigger "
+            f"group snapshot {snapshot.namespace}/{inputs.group}. Deleting the group snapshot will trigger "
             "the deletion of all the individual volume snapshots that are part of the group."
         )
         yield warning("SnapshotDeletePending", told)
@@ -321,15 +319,15 @@ def _end(snapshot: VolumeSnapshot, world: World) -> Iterator[Step]:
     goes_along = content is not None and content.spec.deletion_policy == snapshots.DELETE
     if content is not None:
         if snapshots.BEING_DELETED not in content.metadata.annotations:
-            yield MarkDeleting()
+            yield AnnotateBeingDeleted()
         if goes_along and not content.is_deleting:
             yield DeleteContent()
     # Nothing of the claim is copied any more, or nobody will be there to let it go later.
-    if _holds_claim(world) and not (goes_along and _is_being_taken(content)):
-        yield FreeClaim()
+    if _keeps_claim(inputs) and not (goes_along and _is_being_taken(content)):
+        yield RemoveClaimFinalizer()
     kept = tuple(f for f in have if f not in ours or (f == snapshots.BOUND and goes_along))
     if kept != have:
-        yield Settle(kept)
+        yield SetFinalizers(kept)
     if goes_along:
         yield Wait(UNTIL_CHANGED, f"its content {content.name if content else ''} goes first")
 
@@ -338,10 +336,10 @@ def _is_being_taken(content: VolumeSnapshotContent | None) -> bool:
     return content is not None and snapshots.BEING_CREATED in content.metadata.annotations
 
 
-def plan_content(content: VolumeSnapshotContent) -> Iterator[Settle]:
-    """A content that belongs to a snapshot is held until its snapshotter has done with it."""
+def plan_content(content: VolumeSnapshotContent) -> Iterator[AddContentFinalizer]:
+    """A content that is bound to a snapshot is kept until its snapshotter has deleted the snapshot."""
     if not content.spec.volume_snapshot_ref.uid or content.is_deleting:
         return
     have = content.metadata.finalizers
     if snapshots.CONTENT_BOUND not in have:
-        yield Settle((*have, snapshots.CONTENT_BOUND))
+        yield AddContentFinalizer(content, (*have, snapshots.CONTENT_BOUND))

@@ -7,14 +7,15 @@ import socket
 
 from volplane.client.client import Client
 from volplane.controllers.snapshot.controller import Snapshots
-from volplane.controllers.snapshot.defined import defined
+from volplane.controllers.snapshot.crd_wait import wait_for_crds
 from volplane.controllers.snapshot.groups.controller import Groups
 from volplane.controllers.snapshot.settings import Settings
-from volplane.controllers.snapshot.writing import COMPONENT
-from volplane.loops.controller import Unable
+from volplane.controllers.snapshot.status_writer import COMPONENT
+from volplane.loops.controller import Unsupported
 from volplane.loops.events import Recorder
 from volplane.loops.health import alive, health
 from volplane.loops.leader import lead
+from volplane.loops.wait_reports import WaitRegistry
 
 __all__ = ["Settings", "run"]
 
@@ -22,20 +23,27 @@ LEASE = "snapshot-controller-leader"
 
 
 async def run(
-    client: Client, settings: Settings, *, identity: str = "", namespace: str = "kube-system"
+    client: Client,
+    settings: Settings,
+    *,
+    identity: str = "",
+    namespace: str = "kube-system",
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. Raises Unable when the kinds do not appear in time."""
+    """Until cancelled. Raises Unsupported when the kinds do not appear in time."""
     try:
         async with asyncio.timeout(settings.retry_crd_interval_max):
-            await defined(client, groups=settings.groups)
+            await wait_for_crds(client, groups=settings.groups)
     except TimeoutError:
-        raise Unable("failed to find the CRDs of snapshots: apply them first") from None
+        raise Unsupported("failed to find the CRDs of snapshots: apply them first") from None
+
+    registry = wait_registry or WaitRegistry()
 
     async def work() -> None:
         async with Recorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
-            tasks.create_task(Snapshots(client, settings, events=events).run())
+            tasks.create_task(registry.run(Snapshots(client, settings, events=events)))
             if settings.groups:
-                tasks.create_task(Groups(client, settings, events=events).run())
+                tasks.create_task(registry.run(Groups(client, settings, events=events)))
 
     checks = {"/healthz/leader-election": alive}
     async with health(settings.http_endpoint, checks, settings.metrics_path):

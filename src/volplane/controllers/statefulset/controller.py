@@ -1,13 +1,12 @@
-"""Keeps the pods of each StatefulSet, one name after the other.
+"""Keeps the pods of each StatefulSet, one ordinal after the other.
 
-What a set does to different pods happens at the same time; the plan says how much that may be. The status
-is written first, so that a pod that cannot be made does not hide what is there.
+Steps for different pods are carried out side by side; the plan decides how many there are. The status is
+written first, so that a pod that cannot be created does not hide what is there.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
 from msgspec import to_builtins
@@ -19,24 +18,25 @@ from volplane.api.errors import AlreadyExists, APIError, Conflict
 from volplane.base import clock
 from volplane.controllers.statefulset import identity
 from volplane.controllers.statefulset.plan import (
-    Adopt,
-    Create,
-    Deed,
-    Delete,
-    Forget,
-    Label,
-    Own,
-    Record,
-    Release,
-    Renumber,
-    Report,
-    Supply,
+    AdoptObject,
+    CreateClaims,
+    CreatePodWithClaims,
+    CreateRevision,
+    DeleteRevision,
+    PodStep,
+    ReleasePod,
+    SetOwnerRefs,
+    SetPodLabels,
+    SetRevisionNumber,
+    SetStatefulSetStatus,
+    Step,
     View,
     plan,
 )
 from volplane.loops.controller import Controller
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import CommonStep
 from volplane.rules.workloads import (
+    DeletePod,
     controller_of,
     controller_uids,
     orphan_namespaces,
@@ -45,24 +45,24 @@ from volplane.rules.workloads import (
 )
 
 
-class StatefulSets(Controller[str]):
+class StatefulSets(Controller[str, View, Step]):
     name = "statefulset-controller"
 
     def setup(self) -> None:
         self.sets = self.watch(StatefulSet, lambda old, new: [new.key] if new else [])
-        self.pods = self.watch(Pod, self._set_of_pod)
+        self.pods = self.watch(Pod, self.keys_of_pod)
         self.revisions = self.watch(
             ControllerRevision, lambda *revisions: owner_keys("StatefulSet", *revisions)
         )
-        self.claims = self.watch(PersistentVolumeClaim, self._sets_of_claim)
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
         self.own_pods = self.pods.index("controller", controller_uids)
         self.own_revisions = self.revisions.index("controller", controller_uids)
         self.orphan_pods = self.pods.index("orphans", orphan_namespaces)
         self.orphan_revisions = self.revisions.index("orphans", orphan_namespaces)
 
-    # --- whom a change wakes
+    # --- which keys a change wakes
 
-    def _set_of_pod(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
+    def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
         yield from owner_keys("StatefulSet", old, new)
         pod = new or old
         if pod is not None and controller_of(pod) is None:
@@ -70,11 +70,11 @@ class StatefulSets(Controller[str]):
             if parent in self.sets.names(pod.namespace):  # it may want to be adopted, or leaves a name free
                 yield f"{pod.namespace}/{parent}"
 
-    def _sets_of_claim(
+    def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterable[str]:
-        """Only what a pod may wait for: a claim that goes, or changes hands."""
-        if new is None or (old is not None and _hands(old) != _hands(new)):
+        """Only what a pod may wait for: a claim that is deleted, or gets another owner."""
+        if new is None or (old is not None and _relevant_fields(old) != _relevant_fields(new)):
             claim = old or new
             assert claim is not None
             yield from self._candidates(claim)
@@ -88,9 +88,12 @@ class StatefulSets(Controller[str]):
             if rest in known:
                 yield f"{claim.namespace}/{rest}"
 
-    # --- the work
+    # --- what to do
 
-    def view(self, wanted: StatefulSet) -> View:
+    def view(self, key: str) -> View | None:
+        wanted = self.sets.at(key)
+        if wanted is None:
+            return None
         where = wanted.namespace
         return View(
             wanted,
@@ -101,69 +104,62 @@ class StatefulSets(Controller[str]):
             orphans=[*self.orphan_pods[where], *self.orphan_revisions[where]],
         )
 
-    async def reconcile(self, key: str) -> None:
-        wanted = self.sets.at(key)
-        if wanted is None:
-            return
-        deeds: list[Deed] = []
-        for step in plan(self.view(wanted)):
-            match step:
-                case Adopt(orphan):
-                    await self._adopt(wanted, orphan)
-                case Release(pod):
-                    await self._hand_over(pod, None)
-                case Record(revision):
-                    await self._record(wanted, revision)
-                case Renumber(revision, number):
-                    await self.client.patch(
-                        ControllerRevision,
-                        revision.name,
-                        revision.namespace,
-                        merge={"revision": number},
-                        uid=revision.uid,
-                    )
-                case Forget(revision):
-                    await self.client.delete(
-                        ControllerRevision,
-                        revision.name,
-                        revision.namespace,
-                        uid=revision.uid,
-                        missing_ok=True,
-                    )
-                case Report(status):
-                    await self._report(wanted, codec.exactly(status))
-                case Create() | Supply() | Own() | Label() | Delete():
-                    deeds.append(step)
-                case Wait(seconds, why):
-                    self.queue.later(key, seconds, why)
-                case Say(type, reason, message):
-                    self.events.event(wanted, type, reason, message)
-                case _:
-                    assert_never(step)
-        await self._act(wanted, deeds)
+    def plan(self, view: View) -> Iterator[Step | CommonStep]:
+        return plan(view)
 
-    async def _act(self, wanted: StatefulSet, deeds: list[Deed]) -> None:
-        # Whose a claim is stands before the pod goes that it may go with.
-        for deed in deeds:
-            if isinstance(deed, Own):
-                await self._own(deed)
-        async with asyncio.TaskGroup() as group:
-            for deed in deeds:
-                match deed:
-                    case Create(pod, claims):
-                        group.create_task(self._create(wanted, pod, claims))
-                    case Supply(pod, claims):
-                        group.create_task(self._supply(wanted, pod, claims))
-                    case Label(pod, labels):
-                        group.create_task(self._label(wanted, pod, dict(labels)))
-                    case Delete(pod):
-                        group.create_task(self._delete(wanted, pod))
-                    case Own():
-                        pass
-                    case _:
-                        assert_never(deed)
+    def batches(self, steps: Sequence[Step | CommonStep]) -> Iterator[Sequence[Step | CommonStep]]:
+        """The set itself first, then the claims' owners, then all pods side by side.
 
-    async def _report(self, wanted: StatefulSet, status: dict[str, Any]) -> None:
+        A claim has its owner before a pod is deleted with which the claim may be deleted.
+        """
+        yield from ([step] for step in steps if not isinstance(step, PodStep))
+        yield from ([step] for step in steps if isinstance(step, SetOwnerRefs))
+        yield [step for step in steps if isinstance(step, PodStep) and not isinstance(step, SetOwnerRefs)]
+
+    def subject(self, view: View) -> StatefulSet:
+        return view.wanted
+
+    async def act(self, key: str, view: View, step: Step) -> None:
+        wanted = view.wanted
+        match step:
+            case AdoptObject(orphan):
+                await self._adopt(wanted, orphan)
+            case ReleasePod(pod):
+                await self._set_controller(pod, None)
+            case CreateRevision(revision):
+                await self._create_revision(wanted, revision)
+            case SetRevisionNumber(revision, number):
+                await self.client.patch(
+                    ControllerRevision,
+                    revision.name,
+                    revision.namespace,
+                    merge={"revision": number},
+                    uid=revision.uid,
+                )
+            case DeleteRevision(revision):
+                await self.client.delete(
+                    ControllerRevision,
+                    revision.name,
+                    revision.namespace,
+                    uid=revision.uid,
+                    missing_ok=True,
+                )
+            case SetStatefulSetStatus(status):
+                await self._set_status(wanted, codec.exactly(status))
+            case SetOwnerRefs():
+                await self._set_owner_refs(step)
+            case CreatePodWithClaims(pod, claims):
+                await self._create(wanted, pod, claims)
+            case CreateClaims(pod, claims):
+                await self._create_claims(wanted, pod, claims)
+            case SetPodLabels(pod, labels):
+                await self._set_labels(wanted, pod, dict(labels))
+            case DeletePod(pod):
+                await self._delete(wanted, pod)
+            case _:
+                assert_never(step)
+
+    async def _set_status(self, wanted: StatefulSet, status: dict[str, Any]) -> None:
         await self.client.patch(
             StatefulSet,
             wanted.name,
@@ -174,16 +170,16 @@ class StatefulSets(Controller[str]):
             missing_ok=True,
         )
 
-    # --- whose they are
+    # --- owners
 
     async def _adopt(self, wanted: StatefulSet, orphan: Pod | ControllerRevision) -> None:
         live = await self.client.find(StatefulSet, wanted.name, wanted.namespace)
         if live is None or live.uid != wanted.uid or live.is_deleting:
-            raise Conflict(f"{wanted.name} is going and adopts nobody")
-        await self._hand_over(orphan, wanted)
+            raise Conflict(f"{wanted.name} is being deleted and adopts nothing")
+        await self._set_controller(orphan, wanted)
 
-    async def _hand_over(self, obj: Pod | ControllerRevision, to: StatefulSet | None) -> None:
-        """Give the object a controller, or none; at this revision only, since another may reach for it."""
+    async def _set_controller(self, obj: Pod | ControllerRevision, to: StatefulSet | None) -> None:
+        """Set the controller of an object, or none; only at this revision, since others may adopt it."""
         others = [to_builtins(r) for r in obj.metadata.owner_references if not r.controller]
         mine = [to_builtins(owner_reference(to))] if to else []
         await self.client.patch(
@@ -196,13 +192,13 @@ class StatefulSets(Controller[str]):
             missing_ok=True,
         )
 
-    async def _own(self, deed: Own) -> None:
-        claim = deed.claim
+    async def _set_owner_refs(self, step: SetOwnerRefs) -> None:
+        claim = step.claim
         await self.client.patch(
             PersistentVolumeClaim,
             claim.name,
             claim.namespace,
-            merge={"metadata": {"ownerReferences": [to_builtins(r) for r in deed.owners] or None}},
+            merge={"metadata": {"ownerReferences": [to_builtins(r) for r in step.owners] or None}},
             uid=claim.uid,
             revision=claim.metadata.resource_version,
             missing_ok=True,
@@ -210,13 +206,13 @@ class StatefulSets(Controller[str]):
 
     # --- revisions
 
-    async def _record(self, wanted: StatefulSet, revision: ControllerRevision) -> None:
+    async def _create_revision(self, wanted: StatefulSet, revision: ControllerRevision) -> None:
         held = await self.client.create(revision, exists_ok=True)
         if held.data == revision.data and _is_controlled(held, wanted):
             return
         # Another template under the same short name: the next plan counts one further and finds a free one.
         count = (wanted.status.collision_count or 0) + 1
-        await self._report(wanted, {"collisionCount": count})
+        await self._set_status(wanted, {"collisionCount": count})
         raise Conflict(f"controller revision {revision.name} has another template")
 
     # --- pods and their claims
@@ -224,43 +220,45 @@ class StatefulSets(Controller[str]):
     async def _create(self, wanted: StatefulSet, pod: Pod, claims: Iterable[PersistentVolumeClaim]) -> None:
         try:
             for claim in claims:
-                await self._make_claim(wanted, pod, claim)
+                await self._create_claim(wanted, pod, claim)
             await self.client.create(pod)
         except AlreadyExists:
-            raise  # somebody's pod of this name; its end wakes us
+            raise  # another owner's pod of this name; its deletion wakes the set
         except APIError as error:
-            self._said(wanted, "Create", f"Pod {pod.name}", error)
+            self._record_event(wanted, "Create", f"Pod {pod.name}", error)
             raise
-        self._said(wanted, "Create", f"Pod {pod.name}")
+        self._record_event(wanted, "Create", f"Pod {pod.name}")
 
-    async def _supply(self, wanted: StatefulSet, pod: Pod, claims: Iterable[PersistentVolumeClaim]) -> None:
+    async def _create_claims(
+        self, wanted: StatefulSet, pod: Pod, claims: Iterable[PersistentVolumeClaim]
+    ) -> None:
         for claim in claims:
-            await self._make_claim(wanted, pod, claim)
+            await self._create_claim(wanted, pod, claim)
 
-    async def _make_claim(self, wanted: StatefulSet, pod: Pod, claim: PersistentVolumeClaim) -> None:
+    async def _create_claim(self, wanted: StatefulSet, pod: Pod, claim: PersistentVolumeClaim) -> None:
         try:
             await self.client.create(claim, exists_ok=True)
         except APIError as error:
-            self._said(wanted, "Create", f"Claim {claim.name} for Pod {pod.name}", error)
+            self._record_event(wanted, "Create", f"Claim {claim.name} for Pod {pod.name}", error)
             raise
         text = f"Create Claim {claim.name} Pod {pod.name} in StatefulSet {wanted.name} success"
         self.events.event(wanted, "Normal", "SuccessfulCreate", text)
 
-    async def _label(self, wanted: StatefulSet, pod: Pod, labels: dict[str, str]) -> None:
+    async def _set_labels(self, wanted: StatefulSet, pod: Pod, labels: dict[str, str]) -> None:
         await self.client.patch(
             Pod, pod.name, pod.namespace, merge={"metadata": {"labels": labels}}, uid=pod.uid, missing_ok=True
         )
-        self._said(wanted, "Update", f"Pod {pod.name}")
+        self._record_event(wanted, "Update", f"Pod {pod.name}")
 
     async def _delete(self, wanted: StatefulSet, pod: Pod) -> None:
         try:
             await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, missing_ok=True)
         except APIError as error:
-            self._said(wanted, "Delete", f"Pod {pod.name}", error)
+            self._record_event(wanted, "Delete", f"Pod {pod.name}", error)
             raise
-        self._said(wanted, "Delete", f"Pod {pod.name}")
+        self._record_event(wanted, "Delete", f"Pod {pod.name}")
 
-    def _said(self, wanted: StatefulSet, verb: str, what: str, error: APIError | None = None) -> None:
+    def _record_event(self, wanted: StatefulSet, verb: str, what: str, error: APIError | None = None) -> None:
         text = f"{verb} {what} in StatefulSet {wanted.name}"
         if error is None:
             self.events.event(wanted, "Normal", f"Successful{verb}", f"{text} successful")
@@ -268,7 +266,7 @@ class StatefulSets(Controller[str]):
             self.events.event(wanted, "Warning", f"Failed{verb}", f"{text} failed error: {error}")
 
 
-def _hands(claim: PersistentVolumeClaim) -> tuple[Any, ...]:
+def _relevant_fields(claim: PersistentVolumeClaim) -> tuple[Any, ...]:
     return claim.is_deleting, claim.metadata.owner_references
 
 

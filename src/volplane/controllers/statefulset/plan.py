@@ -1,8 +1,8 @@
-"""Which pods of a set are made, given up or replaced next.
+"""Which pods of a set are created, deleted or replaced next.
 
-In order (OrderedReady) the set does one thing at a time: a pod is made when all before it are available, and
-given up when all that stay are. At once (Parallel) nothing waits for a sibling, except an update. Scaling
-comes before updating; an update takes the highest ordinal first and stops at the partition.
+With OrderedReady the set does one thing at a time: a pod is created when all before it are available, and
+deleted when all that stay are. With Parallel nothing waits for a sibling, except an update. Scaling comes
+before updating; an update takes the highest ordinal first and stops at the partition.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from volplane.controllers.statefulset.revisions import (
     superfluous,
 )
 from volplane.rules.pods import has_ended
-from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, warning
-from volplane.rules.workloads import availability, available_in, is_ready
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Say, Wait, warning
+from volplane.rules.workloads import DeletePod, availability, available_in, is_ready
 
 
 class View(Struct, frozen=True):
@@ -41,106 +41,110 @@ class View(Struct, frozen=True):
     orphans: Sequence[Pod | ControllerRevision] = ()  # of the namespace, controlled by nobody
 
 
-class Adopt(Struct, frozen=True):
+class AdoptObject(Struct, frozen=True):
     orphan: Pod | ControllerRevision
 
 
-class Release(Struct, frozen=True):
+class ReleasePod(Struct, frozen=True):
     pod: Pod
 
 
-class Record(Struct, frozen=True):
+class CreateRevision(Struct, frozen=True):
     revision: ControllerRevision
 
 
-class Renumber(Struct, frozen=True):
+class SetRevisionNumber(Struct, frozen=True):
     revision: ControllerRevision
     number: int
 
 
-class Forget(Struct, frozen=True):
+class DeleteRevision(Struct, frozen=True):
     revision: ControllerRevision
 
 
-class Create(Struct, frozen=True):
+class CreatePodWithClaims(Struct, frozen=True):
     pod: Pod
     claims: tuple[PersistentVolumeClaim, ...] = ()  # made before it
 
 
-class Supply(Struct, frozen=True):
-    """Claims that somebody took away from a pod that still waits for them."""
+class CreateClaims(Struct, frozen=True):
+    """Create claims again that were deleted while their pod still waits for them."""
 
     pod: Pod
     claims: tuple[PersistentVolumeClaim, ...]
 
 
-class Own(Struct, frozen=True):
+class SetOwnerRefs(Struct, frozen=True):
     claim: PersistentVolumeClaim
     owners: tuple[OwnerReference, ...]
 
 
-class Label(Struct, frozen=True):
+class SetPodLabels(Struct, frozen=True):
     pod: Pod
     labels: Mapping[str, str]
 
 
-class Delete(Struct, frozen=True):
-    pod: Pod
-
-
-class Report(Struct, frozen=True):
+class SetStatefulSetStatus(Struct, frozen=True):
     status: StatefulSetStatus
 
 
-Deed = Create | Supply | Own | Label | Delete
-Step = Adopt | Release | Record | Renumber | Forget | Report | Deed | Wait | Say
+PodStep = CreatePodWithClaims | CreateClaims | SetOwnerRefs | SetPodLabels | DeletePod
+Step = (
+    AdoptObject
+    | ReleasePod
+    | CreateRevision
+    | SetRevisionNumber
+    | DeleteRevision
+    | SetStatefulSetStatus
+    | PodStep
+)
 
 
-def plan(view: View) -> Iterator[Step]:
+def plan(view: View) -> Iterator[Step | CommonStep]:
     wanted, pods = view.wanted, [p for p in view.pods if belongs(view.wanted, p)]
     if wanted.is_deleting:
         # Its revisions and pods may be on their way to nobody; what it last knew is what it reports.
         yield from _report(view, pods, last_known(wanted))
         return
-    adopted = list(_adopted(view))
+    adopted = list(_adopt(view))
     yield from adopted
-    yield from (Release(p) for p in view.pods if p not in pods and not p.is_deleting)
+    yield from (ReleasePod(p) for p in view.pods if p not in pods and not p.is_deleting)
     if adopted:
         return  # they come back in the caches as our own, and everything is judged with them
     held = history(wanted, view.revisions)
     if held.create is not None:
-        yield Record(held.create)
+        yield CreateRevision(held.create)
     if held.renumber is not None:
-        yield Renumber(*held.renumber)
-    yield from (Forget(r) for r in superfluous(wanted, held, view.revisions, pods))
+        yield SetRevisionNumber(*held.renumber)
+    yield from (DeleteRevision(r) for r in superfluous(wanted, held, view.revisions, pods))
     yield from _report(view, pods, held)
-    yield from _deeds(view, pods, held)
+    yield from _pod_steps(view, pods, held)
     yield from availability(pods, view.wanted.spec.min_ready_seconds, view.now)
 
 
 def belongs(wanted: StatefulSet, pod: Pod) -> bool:
-    return identity.parse(pod.name)[0] == wanted.name and _selected(wanted, pod)
+    return identity.parse(pod.name)[0] == wanted.name and _is_selected(wanted, pod)
 
 
-def _selected(wanted: StatefulSet, obj: Pod | ControllerRevision) -> bool:
+def _is_selected(wanted: StatefulSet, obj: Pod | ControllerRevision) -> bool:
     return Labels.of(wanted.spec.selector).matches(obj.metadata.labels)
 
 
-def _adopted(view: View) -> Iterator[Adopt]:
+def _adopt(view: View) -> Iterator[AdoptObject]:
     for orphan in view.orphans:
         if orphan.is_deleting:
             continue
         if isinstance(orphan, Pod):
             if belongs(view.wanted, orphan):
-                yield Adopt(orphan)
-        elif _selected(view.wanted, orphan) and orphan.name.startswith(f"{view.wanted.name}-"):
-            yield Adopt(orphan)
+                yield AdoptObject(orphan)
+        elif _is_selected(view.wanted, orphan) and orphan.name.startswith(f"{view.wanted.name}-"):
+            yield AdoptObject(orphan)
 
 
 # Pods
 
 
-def _deeds(view: View, pods: Sequence[Pod], held: History) -> Iterator[Deed | Wait | Say]:
+def _pod_steps(view: View, pods: Sequence[Pod], held: History) -> Iterator[PodStep | Wait | Say]:
     wanted = view.wanted
     ordinals = identity.ordinals(wanted)
     present = {identity.parse(p.name)[1]: p for p in pods}
@@ -153,7 +157,7 @@ def _deeds(view: View, pods: Sequence[Pod], held: History) -> Iterator[Deed | Wa
             return
     surplus = [present[o] for o in sorted(present.keys() - set(ordinals), reverse=True)]
     for pod in surplus:
-        yield from _owned(view, pod, given_up=True)
+        yield from _set_owners(view, pod, given_up=True)
     shrinks = yield from _give_up(view, surplus, at_once)
     if complete and not shrinks and wanted.spec.update_strategy.type != "OnDelete":
         yield from _update(view, [present[o] for o in ordinals], held.update)
@@ -161,27 +165,27 @@ def _deeds(view: View, pods: Sequence[Pod], held: History) -> Iterator[Deed | Wa
 
 def _keep(
     view: View, ordinal: int, pod: Pod | None, held: History, at_once: bool
-) -> Generator[Deed | Wait | Say, None, bool]:
+) -> Generator[PodStep | Wait | Say, None, bool]:
     """One ordinal; the generator's result says whether those after it have to wait."""
     if pod is None:
         yield from _make(view, ordinal, held)
         return True
     if has_ended(pod):
         if not pod.is_deleting:
-            yield Delete(pod)  # its successor is made when it is gone
+            yield DeletePod(pod)  # its successor is made when it is gone
         return True
     if pod.status.phase == "Pending" and not pod.is_deleting:
         missing = tuple(c for c in identity.claims_of(view.wanted, ordinal) if c.name not in view.claims)
         if missing:
-            yield Supply(pod, missing)
+            yield CreateClaims(pod, missing)
     if not at_once:
         why = _not_yet(view, pod)
         if why:
             yield Wait(UNTIL_CHANGED, why)
             return True
     if labels := identity.missing_labels(pod):
-        yield Label(pod, labels)
-    yield from _owned(view, pod, given_up=False)
+        yield SetPodLabels(pod, labels)
+    yield from _set_owners(view, pod, given_up=False)
     return False
 
 
@@ -198,7 +202,9 @@ def _is_available(view: View, pod: Pod) -> bool:
     return available_in(pod, view.wanted.spec.min_ready_seconds, view.now) == 0 and not pod.is_deleting
 
 
-def _make(view: View, ordinal: int, held: History) -> Iterator[Create | Own | Wait | Say]:
+def _make(
+    view: View, ordinal: int, held: History
+) -> Iterator[CreatePodWithClaims | SetOwnerRefs | Wait | Say]:
     wanted = view.wanted
     pod = identity.new_pod(wanted, _revision_for(wanted, ordinal, held), ordinal)
     claims = list(identity.claims_of(wanted, ordinal))
@@ -214,8 +220,8 @@ def _make(view: View, ordinal: int, held: History) -> Iterator[Create | Own | Wa
             )
             yield Wait(UNTIL_CHANGED, why)
             return
-    yield from _owned(view, pod, given_up=False)
-    yield Create(pod, tuple(c for c in claims if c.name not in view.claims))
+    yield from _set_owners(view, pod, given_up=False)
+    yield CreatePodWithClaims(pod, tuple(c for c in claims if c.name not in view.claims))
 
 
 def _revision_for(wanted: StatefulSet, ordinal: int, held: History) -> Revision:
@@ -228,7 +234,7 @@ def _revision_for(wanted: StatefulSet, ordinal: int, held: History) -> Revision:
     return held.current if ordinal < identity.start(wanted) + keeps else held.update
 
 
-def _owned(view: View, pod: Pod, *, given_up: bool) -> Iterator[Own | Say]:
+def _set_owners(view: View, pod: Pod, *, given_up: bool) -> Iterator[SetOwnerRefs | Say]:
     _, ordinal = identity.parse(pod.name)
     for template in view.wanted.spec.volume_claim_templates:
         claim = view.claims.get(identity.claim_name(template.name, view.wanted, ordinal))
@@ -243,14 +249,14 @@ def _owned(view: View, pod: Pod, *, given_up: bool) -> Iterator[Own | Say]:
                 "controller, the retention policy is ignored for this claim"
             )
             yield warning("ConflictingController", text)
-        yield Own(claim, ought)
+        yield SetOwnerRefs(claim, ought)
 
 
-def _give_up(view: View, surplus: Sequence[Pod], at_once: bool) -> Generator[Delete | Wait, None, bool]:
+def _give_up(view: View, surplus: Sequence[Pod], at_once: bool) -> Generator[DeletePod | Wait, None, bool]:
     """Pods beyond the wanted number, highest first; the result says whether there were any to deal with."""
     alive = [p for p in surplus if not p.is_deleting]
     if at_once:
-        yield from (Delete(p) for p in alive)
+        yield from (DeletePod(p) for p in alive)
         return bool(alive)
     if not surplus:
         return False
@@ -263,16 +269,16 @@ def _give_up(view: View, surplus: Sequence[Pod], at_once: bool) -> Generator[Del
     if highest in unavailable and unavailable[0] is not highest:
         yield Wait(UNTIL_CHANGED, f"pod {unavailable[0].name} is not available yet")
         return True
-    yield Delete(highest)
+    yield DeletePod(highest)
     return True
 
 
-def _update(view: View, pods: Sequence[Pod], target: Revision) -> Iterator[Delete | Wait]:
+def _update(view: View, pods: Sequence[Pod], target: Revision) -> Iterator[DeletePod | Wait]:
     rolling = view.wanted.spec.update_strategy.rolling_update
     lowest = (rolling.partition or 0) if rolling else 0
     for pod in reversed(pods[lowest:]):
         if pod.metadata.labels.get(POD_LABEL) != target.name and not pod.is_deleting:
-            yield Delete(pod)
+            yield DeletePod(pod)
             return
         if not _is_available(view, pod):
             yield Wait(UNTIL_CHANGED, f"pod {pod.name} is being updated")
@@ -282,13 +288,13 @@ def _update(view: View, pods: Sequence[Pod], target: Revision) -> Iterator[Delet
 # Status
 
 
-def _report(view: View, pods: Sequence[Pod], held: History) -> Iterator[Report]:
-    status = observed(view, pods, held)
+def _report(view: View, pods: Sequence[Pod], held: History) -> Iterator[SetStatefulSetStatus]:
+    status = current_status(view, pods, held)
     if status != view.wanted.status:
-        yield Report(status)
+        yield SetStatefulSetStatus(status)
 
 
-def observed(view: View, pods: Sequence[Pod], held: History) -> StatefulSetStatus:
+def current_status(view: View, pods: Sequence[Pod], held: History) -> StatefulSetStatus:
     wanted, total = view.wanted, identity.replicas(view.wanted)
     ready = [p for p in pods if p.status.phase == "Running" and is_ready(p)]
     minimum = wanted.spec.min_ready_seconds

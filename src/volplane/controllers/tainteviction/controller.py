@@ -1,85 +1,97 @@
-"""Deletes pods from nodes that they may not stay on.
+"""Deletes pods from nodes whose taints they do not tolerate.
 
-When a taint and a pod met is kept in memory only, as the clock of the patience: after a restart the patience
-begins anew, since a taint may be left over from a time when nobody could take it back.
+When a taint and a pod were first seen together is kept in memory only: after a restart the toleration starts
+again, since a taint may be left over from a time when nobody could remove it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import assert_never
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from volplane.api.core import Node, Pod, Taint
 from volplane.base import clock
-from volplane.controllers.tainteviction.plan import Evict, patience, plan
+from volplane.controllers.tainteviction.plan import EvictPod, TaintView, plan, toleration_seconds
 from volplane.loops.controller import Controller
 from volplane.rules.pods import node_of
-from volplane.rules.steps import Wait
+from volplane.rules.steps import CommonStep, Say, Wait
 from volplane.rules.taints import NO_EXECUTE
 
 
-class Met(Struct, frozen=True):
+class TaintedPod(Struct, frozen=True):
     uid: str
     since: float
-    told: bool = False  # that it will go, so that staying is worth telling, too
+    announced: bool = False  # that it will be evicted, so that staying is worth an event, too
 
 
-class TaintEviction(Controller[str]):
+class TaintEvictionMemory:
+    """When pods and the taints of their nodes were first seen together."""
+
+    def __init__(self) -> None:
+        self.tainted: dict[str, TaintedPod] = {}  # by the pod's key
+
+    def observe_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None and old is not None:
+            self.tainted.pop(old.key, None)
+
+    def get(self, pod: Pod) -> TaintedPod:
+        found = self.tainted.get(pod.key)
+        return found if found is not None and found.uid == pod.uid else TaintedPod(pod.uid, clock.now())
+
+    def update(self, view: TaintView) -> None:
+        pod = view.pod
+        if not view.taints:
+            self.tainted.pop(pod.key, None)
+            return
+        announced = 0 < toleration_seconds(pod, view.taints) < float("inf")
+        self.tainted[pod.key] = TaintedPod(pod.uid, self.get(pod).since, announced)
+
+
+class TaintEviction(Controller[str, TaintView, EvictPod]):
     name = "taint-eviction-controller"
 
     def setup(self) -> None:
-        self.met: dict[str, Met] = {}  # by pod
-        self.pods = self.watch(Pod, self._moved)
-        self.nodes = self.watch(Node, self._tainted)
+        self.memory = TaintEvictionMemory()
+        self.pods = self.watch(Pod, self.keys_of_pod, observe=self.memory.observe_pod)
+        self.nodes = self.watch(Node, self.keys_of_node)
         self.on_node = self.pods.index("node", node_of)
 
-    def _moved(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
-        if new is None:
-            assert old is not None
-            self.met.pop(old.key, None)
-        elif self._is_met(new) and (old is None or _stance(old) != _stance(new)):
+    def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterable[str]:
+        changed = old is None or new is None or _relevant_fields(old) != _relevant_fields(new)
+        if new is not None and changed and self._is_tainted(new):
             yield new.key
 
-    def _is_met(self, pod: Pod) -> bool:
-        """On most nodes there is nothing to tolerate; their taints, when they come, wake their pods."""
-        return pod.key in self.met or bool(_driving(self.nodes.get(pod.spec.node_name)))
+    def _is_tainted(self, pod: Pod) -> bool:
+        """Most nodes have no taint; when they get one, that wakes their pods."""
+        return pod.key in self.memory.tainted or bool(_no_execute(self.nodes.get(pod.spec.node_name)))
 
-    def _tainted(self, old: Node | None, new: Node | None) -> Iterable[str]:
+    def keys_of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         node = new or old
         assert node is not None
-        if _driving(old) != _driving(new):
+        if _no_execute(old) != _no_execute(new):
             yield from (pod.key for pod in self.on_node[node.name])
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> TaintView | None:
         pod = self.pods.at(key)
         if pod is None:
-            return
-        taints = _driving(self.nodes.get(pod.spec.node_name))
-        if not taints:
-            self._stays(pod)
-            return
-        met = self.met.get(key)
-        if met is None or met.uid != pod.uid:
-            met = Met(pod.uid, clock.now())
-        self.met[key] = Met(pod.uid, met.since, told=0 < patience(pod, taints) < float("inf"))
-        for step in plan(pod, taints, clock.now() - met.since):
-            match step:
-                case Evict():
-                    await self._evict(pod)
-                case Wait(seconds, why):
-                    self.queue.later(key, seconds, why)
-                case _:
-                    assert_never(step)
+            return None
+        seen = self.memory.get(pod)
+        taints = _no_execute(self.nodes.get(pod.spec.node_name))
+        return TaintView(pod, taints, clock.now() - seen.since, seen.announced)
 
-    def _stays(self, pod: Pod) -> None:
-        met = self.met.pop(pod.key, None)
-        if met is not None and met.told and met.uid == pod.uid and not pod.is_deleting:
-            text = f"Cancelling deletion of Pod {pod.key}"
-            self.events.event(pod, "Normal", "TaintManagerEviction", text)
+    def plan(self, view: TaintView) -> Iterator[EvictPod | Wait | Say]:
+        return plan(view)
 
-    async def _evict(self, pod: Pod) -> None:
+    def update_memory(self, key: str, view: TaintView | None, steps: Sequence[EvictPod | CommonStep]) -> None:
+        if view is not None:
+            self.memory.update(view)
+
+    def subject(self, view: TaintView) -> Pod:
+        return view.pod
+
+    async def act(self, key: str, view: TaintView, step: EvictPod) -> None:
+        pod = view.pod
         self.events.event(pod, "Normal", "TaintManagerEviction", f"Marking for deletion Pod {pod.key}")
         condition = {
             "type": "DisruptionTarget",
@@ -100,9 +112,9 @@ class TaintEviction(Controller[str]):
         await self.client.delete(Pod, pod.name, pod.namespace, uid=pod.uid, missing_ok=True)
 
 
-def _driving(node: Node | None) -> list[Taint]:
+def _no_execute(node: Node | None) -> list[Taint]:
     return [t for t in node.spec.taints if t.effect == NO_EXECUTE] if node else []
 
 
-def _stance(pod: Pod) -> tuple[object, ...]:
+def _relevant_fields(pod: Pod) -> tuple[object, ...]:
     return pod.uid, pod.spec.node_name, pod.spec.tolerations

@@ -12,27 +12,38 @@ from math import inf
 from msgspec import Struct
 
 from volplane.api.core import Pod, Taint
-from volplane.rules.steps import TICK, Wait
+from volplane.rules.steps import TICK, Say, Wait, normal
 from volplane.rules.taints import NO_EXECUTE, tolerates
 
 
-class Evict(Struct, frozen=True):
+class EvictPod(Struct, frozen=True):
     pass
 
 
-def plan(pod: Pod, taints: Sequence[Taint], elapsed: float) -> Iterator[Evict | Wait]:
-    """Steps for a pod, its node's taints, and the seconds since they were first seen together."""
-    if pod.is_deleting or not pod.spec.node_name:
+class TaintView(Struct, frozen=True):
+    pod: Pod
+    taints: Sequence[Taint]  # NoExecute taints of its node
+    elapsed: float = 0.0  # seconds since pod and taints were first seen together
+    announced: bool = False  # an eviction was pending when the pod was planned before
+
+
+def plan(view: TaintView) -> Iterator[EvictPod | Wait | Say]:
+    pod, taints = view.pod, view.taints
+    if pod.is_deleting:
         return
-    left = patience(pod, taints) - elapsed
+    if not taints and view.announced:
+        yield normal("TaintManagerEviction", f"Cancelling deletion of Pod {pod.key}")
+    if not pod.spec.node_name:
+        return
+    left = toleration_seconds(pod, taints) - view.elapsed
     if left <= TICK:
-        yield Evict()
+        yield EvictPod()
     elif left != inf:
         why = ", ".join(sorted({t.key for t in taints if t.effect == NO_EXECUTE}))
         yield Wait(left, f"tolerates {why} for a while")
 
 
-def patience(pod: Pod, taints: Sequence[Taint]) -> float:
+def toleration_seconds(pod: Pod, taints: Sequence[Taint]) -> float:
     """Seconds that the pod tolerates the taints: 0 for not at all, infinite for ever."""
     shortest = inf
     for taint in (t for t in taints if t.effect == NO_EXECUTE):

@@ -1,6 +1,6 @@
 """InterPodAffinity: pods that must be near others, or must not, and others that want this one kept away.
 
-Near means: in a domain, all nodes with one value of a label. The subtle thing: the first of several pods
+Near means: in a domain, all nodes with one value of a label. The first of several pods
 that seek each other finds nobody, and is let in wherever the label is, as long as it is of the kind it seeks.
 """
 

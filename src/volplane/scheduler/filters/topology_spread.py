@@ -1,6 +1,6 @@
 """PodTopologySpread: domains (zones, nodes) get about the same number of pods of a kind.
 
-The subtle thing: only nodes that the pod could go to make up domains, so that an empty zone which it cannot
+Only nodes that the pod could go to make up domains, so that an empty zone which it cannot
 use does not keep it out of the others; and pods on their way out are not counted.
 """
 

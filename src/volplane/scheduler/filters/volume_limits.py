@@ -1,8 +1,7 @@
 """NodeVolumeLimits: a driver attaches only so many volumes to a node.
 
-Counted are the volumes of the pods on the node and those that a VolumeAttachment puts there, each once. The
-subtle thing: a claim that is not bound yet counts as a volume of its own, known by the claim's name until
-it has another.
+Counted are the volumes of the pods on the node and those that a VolumeAttachment puts there, each once. A
+claim that is not bound yet counts as a volume of its own, known by the claim's name until it has another.
 """
 
 from __future__ import annotations

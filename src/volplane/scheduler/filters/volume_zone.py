@@ -1,6 +1,6 @@
 """VolumeZone: the zone and region labels of a bound volume must be those of the node.
 
-The subtle thing: both spellings of the labels count for each other, a value may be a set (`a__b`), and a
+Both spellings of the labels count for each other, a value may be a set (`a__b`), and a
 node without any such label is in no zone and passes.
 """
 

@@ -6,6 +6,7 @@ import asyncio
 
 from volplane.client.client import Client
 from volplane.csi.client import Caller
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import Driver, beside
 from volplane.sidecars.attacher.controller import COMPONENT, Attachments, Volumes, facts
 from volplane.sidecars.attacher.settings import Settings
@@ -20,15 +21,18 @@ async def run(
     caller: Caller | None = None,
     identity: str = "",
     namespace: str = "default",
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
     """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election."""
+
+    registry = wait_registry or WaitRegistry()
 
     async def work(driver: Driver) -> None:
         attachments = Attachments(client, driver, settings)
         async with asyncio.TaskGroup() as group:
-            group.create_task(attachments.run())
+            group.create_task(registry.run(attachments))
             if facts(driver).attaches:
-                group.create_task(Volumes(client, driver, settings).run())
+                group.create_task(registry.run(Volumes(client, driver, settings)))
             if {"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES"} <= driver.controller:
                 group.create_task(attachments.compare())
 

@@ -1,8 +1,8 @@
-"""The attacher at work: VolumeAttachments of one driver become ControllerPublishVolume and back.
+"""Calls ControllerPublishVolume and ControllerUnpublishVolume for the VolumeAttachments of one driver.
 
-Two loops: attachments, and volumes that are to go once nothing attaches them. The subtle thing is backoff:
-what we write about a failure does not wake the attachment, so the next try comes when its pause is over,
-not at once.
+There are two controllers: for attachments, and for volumes that are deleted once nothing attaches them. What
+the attacher writes about a failure does not wake the attachment, so that it is retried when its pause is
+over.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, assert_never
 
+from msgspec import Struct
+
 from volplane.api.core import PersistentVolume
 from volplane.api.errors import APIError, Conflict
 from volplane.api.storage import CSINode, VolumeAttachment
@@ -20,11 +22,20 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import BadReply, CallError
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.queue import Backoff
+from volplane.rules.steps import CommonStep
 from volplane.sidecars import Driver, secrets
 from volplane.sidecars.attacher import plan as plans
-from volplane.sidecars.attacher.plan import HoldVolume, Publish, Refuse, Trust, Unpublish
+from volplane.sidecars.attacher.plan import (
+    HoldVolume,
+    MarkAttached,
+    Publish,
+    Refuse,
+    ReleaseVolume,
+    Unpublish,
+    VolumeHoldView,
+)
 from volplane.sidecars.attacher.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -43,7 +54,7 @@ def _node_of(attachment: VolumeAttachment) -> list[str]:
 
 
 def facts(driver: Driver) -> plans.Driver:
-    """The driver as the plan sees it."""
+    """What the plan has to know of the driver."""
     return plans.Driver(
         driver.name,
         attaches="PUBLISH_UNPUBLISH_VOLUME" in driver.controller,
@@ -51,38 +62,58 @@ def facts(driver: Driver) -> plans.Driver:
     )
 
 
-class Attachments(Controller[str]):
+class AttachmentView(Struct, frozen=True):
+    attachment: VolumeAttachment
+    volume: PersistentVolume | None
+    node: CSINode | None
+    disputed: bool = False  # the driver's own list contradicts the status
+
+
+class AttacherMemory:
+    def __init__(self) -> None:
+        self.disputed: set[str] = set()  # attachments whose status the driver's list contradicts
+
+    def observe_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
+        if new is None and old is not None:
+            self.disputed.discard(old.name)
+
+
+class Attachments(Controller[str, AttachmentView, plans.Step]):
     name = "csi-attacher"
 
     def __init__(self, client: Client, driver: Driver, settings: Settings) -> None:
-        self.workers = settings.worker_threads
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        self.resync = settings.resync
-        super().__init__(client)
+        super().__init__(
+            client,
+            workers=settings.worker_threads,
+            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
+            resync=settings.resync,
+        )
         self.driver, self.settings = driver, settings
         self.facts = facts(driver)
-        self._forced: set[str] = set()
 
     def setup(self) -> None:
-        self.attachments = self.watch(VolumeAttachment, self._attachment_changed)
-        self.volumes = self.watch(PersistentVolume, self._volume_changed)
-        self.nodes = self.watch(CSINode, self._node_changed)
+        self.memory = AttacherMemory()
+        self.attachments = self.watch(
+            VolumeAttachment, self.keys_of_attachment, observe=self.memory.observe_attachment
+        )
+        self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
+        self.nodes = self.watch(CSINode, self.keys_of_node)
         self.by_volume = self.attachments.index("volume", _volume_of)
         self.by_node = self.attachments.index("node", _node_of)
 
-    # --- whom a change wakes
+    # --- which keys a change wakes
 
-    def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
+    def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
         if new is None or new.spec.attacher != self.driver.name:
             return []
-        return [new.name] if plans.is_worth_a_look(old, new) else []
+        return [new.name] if plans.has_news(old, new) else []
 
-    def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
+    def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
         if new is None or old is not None:  # one that appears may be what an attachment waits for
             return []
         return self._unattached(self.by_volume[new.name])
 
-    def _node_changed(self, old: CSINode | None, new: CSINode | None) -> list[str]:
+    def keys_of_node(self, old: CSINode | None, new: CSINode | None) -> list[str]:
         node = new or old
         before, after = (plans.registered_id(n, self.driver.name) for n in (old, new))
         if node is None or before == after:
@@ -93,58 +124,62 @@ class Attachments(Controller[str]):
         mine = (a for a in attachments if a.spec.attacher == self.driver.name)
         return [a.name for a in mine if not a.status.attached or a.is_deleting]
 
-    # --- the work
+    # --- what to do
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> AttachmentView | None:
         attachment = self.attachments.get(key)
         if attachment is None:
-            self._forced.discard(key)
-            return
+            return None
         volume = self.volumes.get(attachment.spec.source.persistent_volume_name or "")
         node = self.nodes.get(attachment.spec.node_name)
-        steps = list(plans.plan(attachment, volume, node, self.facts, forced=key in self._forced))
-        try:
-            await self._act_all(attachment, steps)
-        except (Refused, CallError, convert.UnsupportedModes) as error:
-            await self._record(attachment, error)
-            raise Refused(str(error)) from error
-        self._forced.discard(key)
+        return AttachmentView(attachment, volume, node, key in self.memory.disputed)
 
-    async def _act_all(self, attachment: VolumeAttachment, steps: Sequence[plans.Step]) -> None:
-        match steps:
-            case [HoldVolume(volume), Publish() as publish]:
-                await self._publish(attachment, publish, hold=volume)
-            case _:
-                for step in steps:
-                    await self._act(attachment, step)
+    def plan(self, view: AttachmentView) -> Iterator[plans.Step]:
+        return plans.plan(view.attachment, view.volume, view.node, self.facts, forced=view.disputed)
+
+    def update_memory(
+        self, key: str, view: AttachmentView | None, steps: Sequence[plans.Step | CommonStep]
+    ) -> None:
+        if not steps:
+            self.memory.disputed.discard(key)
+
+    # --- doing it
+
+    async def act(self, key: str, view: AttachmentView, step: plans.Step) -> None:
+        try:
+            await self._act(view.attachment, step)
+        except (RetryableError, CallError, convert.UnsupportedModes) as error:
+            await self._record(view.attachment, error)
+            raise RetryableError(str(error)) from error
 
     async def _act(self, attachment: VolumeAttachment, step: plans.Step) -> None:
         match step:
             case HoldVolume(volume):
-                await self._hold(volume)
+                return await self._hold(volume)
             case Publish():
                 await self._publish(attachment, step)
             case Unpublish():
                 await self._unpublish(attachment, step)
-            case Trust():
+            case MarkAttached():
                 await self._set_attached(attachment, {})
             case Refuse(why):
-                raise Refused(why)
+                raise RetryableError(why)
             case _:
                 assert_never(step)
+        self.memory.disputed.discard(attachment.name)
 
     async def _hold(self, volume: str) -> None:
         with trace.span(COMPONENT, "hold volume", f"pv/{volume}"):
             finalizers = {"metadata": {"finalizers": [self.facts.finalizer]}}
-            with _told("could not add PersistentVolume finalizer"):
+            with _as_retryable("could not add PersistentVolume finalizer"):
                 await self.client.patch(PersistentVolume, volume, strategic=finalizers)
 
-    async def _publish(self, attachment: VolumeAttachment, step: Publish, *, hold: str = "") -> None:
+    async def _publish(self, attachment: VolumeAttachment, step: Publish) -> None:
         request = await self._publish_request(step)
-        intents = [self._hold(hold)] if hold else []
+        intents = [self._hold(step.hold)] if step.hold else []
         if not step.noted:
             intents.append(self._note(attachment, step.node_id))
-        # On two objects, so that they can share a commit; to the end of both, and the first failure counts.
+        # Writes to two objects may share a commit; both are awaited, and the first failure counts.
         for failed in await asyncio.gather(*intents, return_exceptions=True):
             if failed is not None:
                 raise failed
@@ -172,10 +207,10 @@ class Attachments(Controller[str]):
         )
 
     async def _note(self, attachment: VolumeAttachment, node_id: str) -> None:
-        """Intent before effect: from here on the attachment cannot vanish without a detach."""
+        """Write the intent before the call: the attachment cannot be deleted without a detach any more."""
         intent = {"metadata": {"finalizers": [self.facts.finalizer], "annotations": {plans.NODE_ID: node_id}}}
         words = "could not save VolumeAttachment"
-        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _told(words):
+        with trace.span(COMPONENT, "note node", f"va/{attachment.name}"), _as_retryable(words):
             await self.client.patch(VolumeAttachment, attachment.name, strategic=intent, uid=attachment.uid)
 
     async def _unpublish(self, attachment: VolumeAttachment, step: Unpublish) -> None:
@@ -185,11 +220,11 @@ class Attachments(Controller[str]):
         about = _about(attachment, step.handle)
         log.info("Detaching", extra=about)
         await self._call("ControllerUnpublishVolume", request, attachment)
-        await self._let_go(attachment)
+        await self._remove_finalizer(attachment)
         log.info("Detached", extra=about)
 
-    async def _let_go(self, attachment: VolumeAttachment) -> None:
-        """The finalizer first: should we die in between, the attachment is gone rather than stuck."""
+    async def _remove_finalizer(self, attachment: VolumeAttachment) -> None:
+        """The finalizer first: after a crash in between the attachment is deleted rather than stuck."""
         removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [self.facts.finalizer]}}
         with trace.span(COMPONENT, "detached", f"va/{attachment.name}"):
             left = await self.client.patch(
@@ -207,7 +242,7 @@ class Attachments(Controller[str]):
             await self._patch_status(attachment, status)
 
     async def _record(self, attachment: VolumeAttachment, error: Exception) -> None:
-        """Say on the attachment what went wrong. What cannot be said is no reason not to try again."""
+        """Write the error to the attachment."""
         detaching = attachment.is_deleting
         log.error(
             "Error detaching" if detaching else "Error attaching",
@@ -215,8 +250,8 @@ class Attachments(Controller[str]):
         )
         text = str(error).encode()[:LONGEST_MESSAGE].decode(errors="ignore")
         note: dict[str, Any] = {"time": clock.stamp(), "message": text}
-        told = self.settings.feature_gates.get("MutableCSINodeAllocatableCount", False)
-        if told and isinstance(error, CallError) and not detaching:
+        with_code = self.settings.feature_gates.get("MutableCSINodeAllocatableCount", False)
+        if with_code and isinstance(error, CallError) and not detaching:
             note["errorCode"] = int(error.code)
         await self._patch_status(attachment, {"detachError" if detaching else "attachError": note})
 
@@ -232,7 +267,7 @@ class Attachments(Controller[str]):
     # --- the driver's own list
 
     async def compare(self) -> None:
-        """Every so often hold the driver's list of published volumes against the attachments."""
+        """Compare the driver's list of published volumes with the attachments, at intervals."""
         while True:
             await asyncio.sleep(self.settings.reconcile_sync)
             try:
@@ -243,7 +278,7 @@ class Attachments(Controller[str]):
             for attachment in self.attachments.all():
                 if attachment.spec.attacher == self.driver.name and self._is_disputed(attachment, published):
                     log.warning("The driver's list says otherwise, trying again", extra=_about(attachment))
-                    self._forced.add(attachment.name)
+                    self.memory.disputed.add(attachment.name)
                     self.queue.add(attachment.name)
 
     def _is_disputed(self, attachment: VolumeAttachment, published: Mapping[str, frozenset[str]]) -> bool:
@@ -270,48 +305,58 @@ class Attachments(Controller[str]):
             seen.add(token)
 
 
-class Volumes(Controller[str]):
-    """Volumes that are to go: our hold on them ends with their last attachment."""
+class Volumes(Controller[str, VolumeHoldView, ReleaseVolume]):
+    """Removes our finalizer from volumes that are being deleted, after their last attachment."""
 
     name = "csi-attacher-volumes"
 
     def __init__(self, client: Client, driver: Driver, settings: Settings) -> None:
-        self.workers = settings.worker_threads
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        self.resync = settings.resync
-        super().__init__(client)
+        super().__init__(
+            client,
+            workers=settings.worker_threads,
+            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
+            resync=settings.resync,
+        )
         self.finalizer = facts(driver).finalizer
 
     def setup(self) -> None:
-        self.volumes = self.watch(PersistentVolume, self._volume_changed)
-        self.attachments = self.watch(VolumeAttachment, self._attachment_changed)
+        self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
+        self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
         self.by_volume = self.attachments.index("volume", _volume_of)
 
-    def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
+    def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> list[str]:
         return [new.name] if new is not None and new.is_deleting else []
 
-    def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
+    def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
         return _volume_of(old) if old is not None and new is None else []
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> VolumeHoldView | None:
         volume = self.volumes.get(key)
-        if volume is None or not plans.may_release(volume, self.by_volume[key], self.finalizer):
-            return
+        if volume is None:
+            return None
+        return VolumeHoldView(volume, self.by_volume[key], self.finalizer)
+
+    def plan(self, view: VolumeHoldView) -> Iterator[ReleaseVolume]:
+        return plans.plan_release(view)
+
+    async def act(self, key: str, view: VolumeHoldView, step: ReleaseVolume) -> None:
         removal = {"metadata": {"$deleteFromPrimitiveList/finalizers": [self.finalizer]}}
         with trace.span(COMPONENT, "release volume", f"pv/{key}"):
-            await self.client.patch(PersistentVolume, key, strategic=removal, uid=volume.uid, missing_ok=True)
+            await self.client.patch(
+                PersistentVolume, key, strategic=removal, uid=view.volume.uid, missing_ok=True
+            )
         log.info("Removed finalizer from PersistentVolume", extra={"PersistentVolume": key})
 
 
 @contextmanager
-def _told(words: str) -> Iterator[None]:
-    """What the server refuses is said on the attachment, like any other failure."""
+def _as_retryable(words: str) -> Iterator[None]:
+    """Turn what the server refuses into an error that is written to the attachment."""
     try:
         yield
-    except Conflict:  # somebody else was faster: look again
+    except Conflict:  # somebody else has written: plan again
         raise
     except APIError as error:
-        raise Refused(f"{words}: {error}") from error
+        raise RetryableError(f"{words}: {error}") from error
 
 
 def _about(attachment: VolumeAttachment, handle: str = "") -> dict[str, str]:

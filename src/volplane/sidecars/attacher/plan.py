@@ -1,9 +1,9 @@
 """What a VolumeAttachment needs next of its driver.
 
-Attaching: the volume is held by a finalizer first, then the attachment says where it goes (finalizer and
-node ID in one write), then the driver is asked. Detaching undoes it from what was written down, so that it
-also works when the node's registration is gone. The subtle thing: a failed attach keeps its finalizer,
-because even a final error may have left something behind that only ControllerUnpublishVolume clears.
+Attaching: the volume gets a finalizer, the attachment gets a finalizer and the node ID in one write, then the
+driver is called. Detaching uses what was written, so that it also works when the node's registration is gone.
+A failed attach keeps its finalizer, because even a final error may have left something behind that only
+ControllerUnpublishVolume cleans up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Driver(Struct, frozen=True):
 
 
 class HoldVolume(Struct, frozen=True):
-    """The volume must not vanish while it may be attached."""
+    """Add our finalizer to the volume: it must not be deleted while it may be attached."""
 
     volume: str
 
@@ -48,6 +48,7 @@ class Publish(Struct, frozen=True):
     secret: SecretReference | None = None
     attributes: Mapping[str, str] = {}
     noted: bool = False  # the attachment carries finalizer and node ID already
+    hold: str = ""  # the volume that needs our finalizer first
 
 
 class Unpublish(Struct, frozen=True):
@@ -56,8 +57,8 @@ class Unpublish(Struct, frozen=True):
     secret: SecretReference | None = None
 
 
-class Trust(Struct, frozen=True):
-    """The driver has nothing to attach: say attached and be done."""
+class MarkAttached(Struct, frozen=True):
+    """The driver has nothing to attach: set `attached`."""
 
 
 class Refuse(Struct, frozen=True):
@@ -66,7 +67,7 @@ class Refuse(Struct, frozen=True):
     why: str
 
 
-Step = HoldVolume | Publish | Unpublish | Trust | Refuse
+Step = HoldVolume | Publish | Unpublish | MarkAttached | Refuse
 
 
 def plan(
@@ -81,7 +82,7 @@ def plan(
         return
     if not driver.attaches:
         if not attachment.is_deleting and not attachment.status.attached:
-            yield Trust()
+            yield MarkAttached()
     elif attachment.is_deleting:
         if forced or driver.finalizer in attachment.metadata.finalizers:
             yield _detach(attachment, volume, node, driver)
@@ -94,6 +95,7 @@ def _attach(
 ) -> Iterator[Step]:
     source = attachment.spec.source
     spec = _spec(attachment, volume)
+    hold = ""
     if isinstance(spec, Refuse):
         yield spec
         return
@@ -102,10 +104,12 @@ def _attach(
             yield Refuse(f'PersistentVolume "{volume.name}" is marked for deletion')
             return
         if driver.finalizer not in volume.metadata.finalizers:
-            yield HoldVolume(volume.name)
+            hold = volume.name
     assert spec.csi is not None
     node_id = registered_id(node, driver.name)
     if not node_id:
+        if hold:
+            yield HoldVolume(hold)
         yield Refuse(_unregistered(attachment, node, driver))
         return
     yield Publish(
@@ -120,6 +124,7 @@ def _attach(
         attributes=spec.csi.volume_attributes,
         noted=driver.finalizer in attachment.metadata.finalizers
         and attachment.metadata.annotations.get(NODE_ID) == node_id,
+        hold=hold,
     )
 
 
@@ -165,25 +170,40 @@ def _unregistered(attachment: VolumeAttachment, node: CSINode | None, driver: Dr
     return f"CSINode {name} does not contain driver {driver.name}"
 
 
+class VolumeHoldView(Struct, frozen=True):
+    volume: PersistentVolume
+    attachments: Sequence[VolumeAttachment]
+    finalizer: str
+
+
+class ReleaseVolume(Struct, frozen=True):
+    """Remove our finalizer from the volume."""
+
+
+def plan_release(view: VolumeHoldView) -> Iterator[ReleaseVolume]:
+    if may_release(view.volume, view.attachments, view.finalizer):
+        yield ReleaseVolume()
+
+
 def may_release(volume: PersistentVolume, attachments: Sequence[VolumeAttachment], finalizer: str) -> bool:
-    """The volume is to go and nothing attaches it: our hold on it can end."""
+    """The volume is being deleted and has no attachment left."""
     return volume.is_deleting and finalizer in volume.metadata.finalizers and not attachments
 
 
 def is_disputed(attachment: VolumeAttachment, handle: str, published: Mapping[str, frozenset[str]]) -> bool:
-    """The driver's list of published volumes says otherwise than the attachment's status."""
+    """The driver's list of published volumes contradicts the attachment's status."""
     node_id = attachment.metadata.annotations.get(NODE_ID)
     if node_id is None:
         return False
     return attachment.status.attached != (node_id in published.get(handle, frozenset()))
 
 
-def is_worth_a_look(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
-    """What we write ourselves (errors, finalizer, node ID) must not cut the backoff short."""
+def has_news(old: VolumeAttachment | None, new: VolumeAttachment | None) -> bool:
+    """Whether a change matters: our own writes must not cut the backoff short."""
     if old is None or new is None or old is new:
         return True
-    return _facts(old) != _facts(new)
+    return _relevant_fields(old) != _relevant_fields(new)
 
 
-def _facts(attachment: VolumeAttachment) -> tuple[object, ...]:
+def _relevant_fields(attachment: VolumeAttachment) -> tuple[object, ...]:
     return attachment.uid, attachment.is_deleting, attachment.spec, attachment.status.attached

@@ -1,8 +1,8 @@
-"""When silence is proof: a node that does not answer, and whose machine its cloud says is off, runs nothing.
+"""When a node is fenced: it is not ready, and its cloud confirms that the machine is off.
 
-Then it gets the taint by which an operator would vouch for the same, with a value of ours, so that everything
-that follows (pods removed, volumes detached) is what follows from an operator's word. The subtle thing: only
-our own taint is ever taken away again, when the node answers.
+Then it gets the taint with which an operator would confirm the same, with a value of our own, so that pods
+are removed and volumes detached as after an operator's taint. Only our own taint is removed again, when the
+node is ready.
 """
 
 from __future__ import annotations
@@ -22,15 +22,30 @@ from volplane.rules.taints import (
 )
 
 PROVEN = Taint(key=OUT_OF_SERVICE, value=INSTANCE_STOPPED, effect=NO_EXECUTE)
-PERIOD = 5.0  # seconds between two questions, while a node does not answer
+PERIOD = 5.0  # seconds between two checks of a node that is not ready
 
 
-class Fence(Struct, frozen=True):
-    taints: tuple[Taint, ...]  # all that the node has then
+class FencerView(Struct, frozen=True):
+    node: Node
+    instance: str  # of the node's machine; "" if that is not known
+    off: bool | None = None  # whether the cloud says that the machine is off; None: not asked yet
 
 
-class Release(Struct, frozen=True):
-    taints: tuple[Taint, ...]
+class CheckInstance(Struct, frozen=True):
+    """Ask the cloud whether the machine is off."""
+
+    instance: str
+
+
+class AddFenceTaint(Struct, frozen=True):
+    taints: tuple[Taint, ...]  # all taints of the node afterwards
+
+
+class RemoveFenceTaint(Struct, frozen=True):
+    taints: tuple[Taint, ...]  # all taints of the node afterwards
+
+
+Step = CheckInstance | AddFenceTaint | RemoveFenceTaint
 
 
 def is_ours(taint: Taint) -> bool:
@@ -42,16 +57,18 @@ def wants_proof(node: Node) -> bool:
     return not is_ready(node) and not is_out_of_service(node)
 
 
-def plan(node: Node, instance: str, off: bool) -> Iterator[Fence | Release | Wait]:
-    """`off`: the cloud says that the instance is; asked only where it matters."""
+def plan(view: FencerView) -> Iterator[Step | Wait]:
+    node, instance = view.node, view.instance
     taints = node.spec.taints
     if is_ready(node):
         others = tuple(taint for taint in taints if not is_ours(taint))
         if others != taints:
-            yield Release(others)
+            yield RemoveFenceTaint(others)
     elif wants_proof(node):
-        if off:
-            yield Fence((*taints, PROVEN))
+        if view.off:
+            yield AddFenceTaint((*taints, PROVEN))
+        elif instance and view.off is None:
+            yield CheckInstance(instance)
         elif instance:
             yield Wait(
                 PERIOD, f"{node.name} does not answer, but its instance {instance} is not known to be off"

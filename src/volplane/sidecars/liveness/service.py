@@ -1,6 +1,6 @@
 """The liveness probe at work: one Probe for each request to `/healthz`, over a connection of its own.
 
-The subtle thing: a driver whose answer says nothing about readiness is ready.
+A driver whose answer says nothing about readiness is ready.
 """
 
 from __future__ import annotations

@@ -17,18 +17,19 @@ from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
 from volplane.loops.events import Recorder
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import STARTUP_CALL, Driver, beside
 from volplane.sidecars.provisioner.controller import (
     COMPONENT,
     Capacities,
     Claims,
-    Guard,
+    SourceProtection,
     Turns,
     Volumes,
     owner,
-    snapshots_defined,
+    wait_for_snapshot_crd,
 )
 from volplane.sidecars.provisioner.settings import Settings
 
@@ -43,6 +44,7 @@ async def run(
     identity: str = "",
     namespace: str = "default",
     node: str = "",
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
     """Until cancelled. `identity` (the pod's name) and `namespace` are for leader election and for whom
     capacities belong to, `node` for --node-deployment.
@@ -50,16 +52,20 @@ async def run(
     me = identity or socket.gethostname()
     here = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else ""
     if settings.node_deployment and not here:
-        raise Unable("--node-deployment needs to know its node: NODE_NAME is not set")
+        raise Unsupported("--node-deployment needs to know its node: NODE_NAME is not set")
+
+    registry = wait_registry or WaitRegistry()
 
     async def work(driver: Driver) -> None:
         if settings.enable_capacity and "GET_CAPACITY" not in driver.controller:
-            raise Unable(f"--enable-capacity needs a driver with GET_CAPACITY, and {driver.name} has none")
+            raise Unsupported(
+                f"--enable-capacity needs a driver with GET_CAPACITY, and {driver.name} has none"
+            )
         turns = await _turns(client, driver, settings, here) if here else None
         millis = int(clock.wall().timestamp() * 1000)
         stamp = f"{millis}-{random.randrange(10_000)}-{driver.name}" + (f"-{here}" if here else "")
         async with Recorder(client, f"{driver.name}_{me}") as events, asyncio.TaskGroup() as group:
-            changed = await _publish(client, driver, settings, events, turns, group, me, namespace)
+            changed = await _publish(client, driver, settings, events, turns, group, registry, me, namespace)
             claims = Claims(
                 client,
                 driver,
@@ -69,13 +75,13 @@ async def run(
                 turns=turns,
                 changed=changed,
             )
-            group.create_task(claims.run())
+            group.create_task(registry.run(claims))
             volumes = Volumes(client, driver, settings, events=events, turns=turns, changed=changed)
-            group.create_task(volumes.run())
+            group.create_task(registry.run(volumes))
             if "CREATE_DELETE_SNAPSHOT" in driver.controller:
                 group.create_task(_follow_snapshots(client, claims))
             if driver.controller & {"CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME"}:
-                group.create_task(Guard(client, driver, settings, events=events).run())
+                group.create_task(registry.run(SourceProtection(client, driver, settings, events=events)))
 
     await beside(
         client,
@@ -91,7 +97,7 @@ async def run(
 
 async def _follow_snapshots(client: Client, claims: Claims) -> None:
     """Whenever the kinds of snapshots are installed: perhaps after us."""
-    await snapshots_defined(client)
+    await wait_for_snapshot_crd(client)
     await claims.follow_snapshots()
 
 
@@ -107,6 +113,7 @@ async def _publish(
     events: Recorder,
     turns: Turns | None,
     group: asyncio.TaskGroup,
+    registry: WaitRegistry,
     pod: str,
     namespace: str,
 ) -> Callable[[str], None]:
@@ -123,5 +130,5 @@ async def _publish(
         node=turns.node if turns else "",
         places=turns.places if turns else None,
     )
-    group.create_task(capacities.run())
+    group.create_task(registry.run(capacities))
     return capacities.refresh

@@ -2,7 +2,7 @@
 
 It is written down on the claim before the driver is called. Whoever finds it there, after a crash or a
 year, can repeat the very same call: only so does a driver recognise the volume it may have made already.
-The subtle thing: secrets are in it by name only.
+Secrets are in it by name only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which claims get a volume of this driver, with which order; and which volumes are to be deleted.
 
-The subtle thing: an order that is under way comes before everything else. Whatever became of the claim
-meanwhile, the call is repeated until its outcome is known; only then may the claim go.
+An order whose outcome is open comes before everything else: whatever happened to the claim meanwhile, the
+call is repeated until its outcome is known, and only then the claim can be deleted.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Driver(Struct, frozen=True):
         return "PUBLISH_UNPUBLISH_VOLUME" in self.controller
 
 
-class World(Struct, frozen=True):
-    """What surrounds a claim, as the caches show it."""
+class ProvisionInputs(Struct, frozen=True):
+    """The objects that a plan for a claim depends on."""
 
     storage_class: StorageClass | None = None
-    volume: PersistentVolume | None = None  # the one made for the claim
+    volume: PersistentVolume | None = None  # the one created for the claim
     attributes: VolumeAttributesClass | None = None
     nodes: Mapping[str, Node] = {}
     registrations: Mapping[str, CSINode] = {}
@@ -65,20 +65,20 @@ class Create(Struct, frozen=True):
     order: Order
 
 
-class Settle(Struct, frozen=True):
-    """The outcome is known: the order comes off the claim."""
+class RemoveIntent(Struct, frozen=True):
+    """The outcome is known: remove the order from the claim."""
 
 
 class Fail(Struct, frozen=True):
-    """Not now, or never; told as an event unless `quiet`, and tried again with backoff."""
+    """It cannot be provisioned now; recorded as an event unless `quiet`, and retried with backoff."""
 
     why: str
     quiet: bool = False
     placeless: bool = False  # nodes or registrations may cure it
 
 
-class Ask(Struct, frozen=True):
-    """Nobody has been chosen to make the volume: it may be us, if there is room on our node."""
+class ClaimForNode(Struct, frozen=True):
+    """No node was chosen for the volume: it may be ours, if the driver has room here."""
 
 
 class Reschedule(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Reschedule(Struct, frozen=True):
     why: str
 
 
-Step = Create | Settle | Fail | Ask | Reschedule | Say | Wait
+Step = Create | RemoveIntent | Fail | ClaimForNode | Reschedule
 
 
 def volume_name(claim: PersistentVolumeClaim, driver: Driver) -> str:
@@ -98,16 +98,18 @@ def volume_name(claim: PersistentVolumeClaim, driver: Driver) -> str:
     return f"{driver.prefix}-{uid}"
 
 
-def plan(claim: PersistentVolumeClaim, world: World, order: Order | None, driver: Driver) -> Iterator[Step]:
+def plan(
+    claim: PersistentVolumeClaim, inputs: ProvisionInputs, order: Order | None, driver: Driver
+) -> Iterator[Step | Wait | Say]:
     if order is not None and driver.node and order.node != driver.node:
         return  # another node's provisioner has it in work
-    if world.volume is not None:
+    if inputs.volume is not None:
         if is_noted(claim) and order is not None:
-            yield Settle()
+            yield RemoveIntent()
     elif order is not None:
         yield Create(order)  # it may be half done: nothing else matters until we know
     elif wants_volume(claim, driver.name):
-        yield from _start(claim, world, driver)
+        yield from _start(claim, inputs, driver)
 
 
 def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
@@ -122,9 +124,11 @@ def wants_volume(claim: PersistentVolumeClaim, driver: str) -> bool:
     return not claim.spec.volume_name
 
 
-def _start(claim: PersistentVolumeClaim, world: World, driver: Driver) -> Iterator[Step]:
+def _start(
+    claim: PersistentVolumeClaim, inputs: ProvisionInputs, driver: Driver
+) -> Iterator[Step | Wait | Say]:
     name = binding.claim_class(claim)
-    storage_class = world.storage_class
+    storage_class = inputs.storage_class
     if storage_class is None:
         yield Fail(f'storageclass.storage.k8s.io "{name or ""}" not found', quiet=True)
         return
@@ -135,31 +139,31 @@ def _start(claim: PersistentVolumeClaim, world: World, driver: Driver) -> Iterat
         return
     if driver.node and selected != driver.node:
         if not selected:
-            yield Ask()
+            yield ClaimForNode()
         return
-    if world.infeasible is not None and world.infeasible[0] == storage_class.uid:
-        yield Wait(world.infeasible[1], "the driver says that this class can never make the volume")
+    if inputs.infeasible is not None and inputs.infeasible[0] == storage_class.uid:
+        yield Wait(inputs.infeasible[1], "the driver says that this class can never make the volume")
         return
     source = sources.wanted(claim)
     if source is not None and not source.is_known:
         yield normal("Provisioning", "Assuming an external populator will provision the volume")
         return
     try:
-        yield Create(order_for(claim, storage_class, world, driver))
+        yield Create(order_for(claim, storage_class, inputs, driver))
     except NodeUnfit as error:
         yield Reschedule(selected, f"error generating accessibility requirements: {error}")
     except NotPlaceable as error:
         yield Fail(f"error generating accessibility requirements: {error}", placeless=True)
-    except (BadParameters, BadTemplate, Unsupported, NotReady) as error:
+    except (BadParameters, BadTemplate, UnsupportedClaim, NotReady) as error:
         yield Fail(str(error))
 
 
-class Unsupported(ValueError):
+class UnsupportedClaim(ValueError):
     """The claim asks for what the driver does not offer."""
 
 
 def order_for(
-    claim: PersistentVolumeClaim, storage_class: StorageClass, world: World, driver: Driver
+    claim: PersistentVolumeClaim, storage_class: StorageClass, inputs: ProvisionInputs, driver: Driver
 ) -> Order:
     _check(claim, driver)
     name = volume_name(claim, driver)
@@ -178,11 +182,11 @@ def order_for(
         fs_type=keys.fs_type(given, driver.default_fstype),
         mount_options=storage_class.mount_options,
         parameters=parameters,
-        mutable_parameters=_attributes(claim, world, driver),
+        mutable_parameters=_attributes(claim, inputs, driver),
         topological=driver.has_topology,
-        topology=_topology(claim, storage_class, world, driver),
+        topology=_topology(claim, storage_class, inputs, driver),
         node=claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
-        content=_content(claim, storage_class, world, driver),
+        content=_content(claim, storage_class, inputs, driver),
         secrets=_secrets(claim, given, name),
         storage_class=binding.claim_class(claim) or "",
         class_uid=storage_class.uid,
@@ -194,29 +198,29 @@ def order_for(
 
 def _check(claim: PersistentVolumeClaim, driver: Driver) -> None:
     if claim.spec.selector is not None:
-        raise Unsupported("claim Selector is not supported")
+        raise UnsupportedClaim("claim Selector is not supported")
     if "CONTROLLER_SERVICE" not in driver.plugin:
-        raise Unsupported(
+        raise UnsupportedClaim(
             "CSI driver does not support dynamic provisioning: plugin CONTROLLER_SERVICE is missing"
         )
     if "CREATE_DELETE_VOLUME" not in driver.controller:
-        raise Unsupported(
+        raise UnsupportedClaim(
             "CSI driver does not support dynamic provisioning: controller CREATE_DELETE_VOLUME is missing"
         )
     source = sources.wanted(claim)
     if source is None:
         return
     if source.namespace != claim.namespace:
-        raise Unsupported(
+        raise UnsupportedClaim(
             f"data sources of other namespaces ({source.namespace}/{source.name}) are switched off"
         )
     needed = "CREATE_DELETE_SNAPSHOT" if source.kind == sources.SNAPSHOT else "CLONE_VOLUME"
     if needed not in driver.controller:
-        raise Unsupported(f"CSI driver does not support {source.kind} as a source: {needed} is missing")
+        raise UnsupportedClaim(f"CSI driver does not support {source.kind} as a source: {needed} is missing")
 
 
 def _content(
-    claim: PersistentVolumeClaim, storage_class: StorageClass, world: World, driver: Driver
+    claim: PersistentVolumeClaim, storage_class: StorageClass, inputs: ProvisionInputs, driver: Driver
 ) -> Content | None:
     reference = sources.wanted(claim)
     if reference is None:
@@ -225,31 +229,31 @@ def _content(
         claim,
         storage_class,
         reference,
-        world.source,
+        inputs.source,
         prevent_mode_change=driver.prevent_mode_change,
     )
 
 
-def _attributes(claim: PersistentVolumeClaim, world: World, driver: Driver) -> Mapping[str, str]:
+def _attributes(claim: PersistentVolumeClaim, inputs: ProvisionInputs, driver: Driver) -> Mapping[str, str]:
     name = claim.spec.volume_attributes_class_name
     if not name:
         return {}
     if "MODIFY_VOLUME" not in driver.controller:
-        raise Unsupported(
+        raise UnsupportedClaim(
             "CSI driver does not support VolumeAttributesClass: controller MODIFY_VOLUME is missing"
         )
-    found = world.attributes
+    found = inputs.attributes
     if found is None:
-        raise Unsupported(f'volumeattributesclass.storage.k8s.io "{name}" not found')
+        raise UnsupportedClaim(f'volumeattributesclass.storage.k8s.io "{name}" not found')
     if found.driver_name != driver.name:
-        raise Unsupported(
+        raise UnsupportedClaim(
             f'VolumeAttributesClass "{name}" is for driver {found.driver_name}, not {driver.name}'
         )
     return found.parameters
 
 
 def _topology(
-    claim: PersistentVolumeClaim, storage_class: StorageClass, world: World, driver: Driver
+    claim: PersistentVolumeClaim, storage_class: StorageClass, inputs: ProvisionInputs, driver: Driver
 ) -> Requirement | None:
     if not driver.has_topology:
         return None
@@ -257,8 +261,8 @@ def _topology(
         claim.name,
         storage_class,
         claim.metadata.annotations.get(binding.SELECTED_NODE, ""),
-        world.nodes,
-        world.registrations,
+        inputs.nodes,
+        inputs.registrations,
         driver.name,
         strict=driver.strict_topology,
         immediate=driver.immediate_topology,
@@ -304,9 +308,17 @@ class Refuse(Struct, frozen=True):
     why: str
 
 
+class ReclaimView(Struct, frozen=True):
+    volume: PersistentVolume
+    attachments: Sequence[VolumeAttachment]
+
+
+ReclaimStep = Hold | Release | Delete | Refuse
+
+
 def reclaim(
     volume: PersistentVolume, attachments: Sequence[VolumeAttachment], driver: Driver
-) -> Iterator[Hold | Release | Delete | Refuse]:
+) -> Iterator[ReclaimStep]:
     if not is_responsible(volume, driver.name) or not is_ours(volume, driver.places):
         return
     held = binding.EXTERNAL_FINALIZER in volume.metadata.finalizers
@@ -351,10 +363,8 @@ def is_ours(volume: PersistentVolume, places: Mapping[str, str] | None) -> bool:
 # --- which changes matter
 
 
-def claim_facts(claim: PersistentVolumeClaim | None) -> tuple[object, ...]:
-    """What a decision about a claim rests on. Our own notes are not in it: they must not cut a backoff
-    short.
-    """
+def relevant_claim_fields(claim: PersistentVolumeClaim | None) -> tuple[object, ...]:
+    """The fields whose change matters. Our own writes must not cut a backoff short."""
     if claim is None:
         return ()
     notes = claim.metadata.annotations
@@ -369,7 +379,7 @@ def claim_facts(claim: PersistentVolumeClaim | None) -> tuple[object, ...]:
     )
 
 
-def volume_facts(volume: PersistentVolume | None) -> tuple[object, ...]:
+def relevant_volume_fields(volume: PersistentVolume | None) -> tuple[object, ...]:
     if volume is None:
         return ()
     return (

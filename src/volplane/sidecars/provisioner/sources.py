@@ -1,7 +1,7 @@
 """Where a new volume's data comes from: a snapshot, another claim's volume, or what only a populator knows.
 
 A source that is not fit now may be later, so everything that is wrong with one is `NotReady`; what the driver
-can never do is said elsewhere. The subtle thing: a snapshot that is being deleted still counts while our own
+can never do is said elsewhere. A snapshot that is being deleted still counts while our own
 finalizer holds it, since then a restore from it has begun.
 """
 

@@ -2,7 +2,7 @@
 
 A term is a node's segments, as sorted pairs. Terms are sorted, made unique, and rotated: to the selected
 node's own where a pod waits, otherwise by the claim's name, so that the volumes of a StatefulSet go round
-the zones. The subtle thing: claims of one StatefulSet member hash alike, whatever the claim template is
+the zones. Claims of one StatefulSet member hash alike, whatever the claim template is
 called.
 """
 

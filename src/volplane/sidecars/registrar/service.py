@@ -1,6 +1,6 @@
 """The registrar at work: it answers on a socket in the kubelet's `plugins_registry/` for as long as it lives.
 
-The subtle thing: a kubelet that refuses the driver does not ask again until the socket is made anew, so a
+A kubelet that refuses the driver does not ask again until the socket is made anew, so a
 refusal ends the program, and whoever starts it again makes that socket.
 """
 

@@ -11,12 +11,13 @@ from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller
 from volplane.csi.outcome import CallError
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
 from volplane.loops.events import Recorder
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import Driver, beside
-from volplane.sidecars.resizer.asking import COMPONENT
 from volplane.sidecars.resizer.expand.controller import Expansions
 from volplane.sidecars.resizer.modify.controller import Modifications
+from volplane.sidecars.resizer.rpc_base import COMPONENT
 from volplane.sidecars.resizer.settings import Settings
 
 __all__ = ["Settings", "run"]
@@ -29,20 +30,23 @@ async def run(
     caller: Caller | None = None,
     identity: str = "",
     namespace: str = "default",
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
-    """Until cancelled. Raises Unable where the driver can neither grow nor modify volumes."""
+    """Until cancelled. Raises Unsupported where the driver can neither grow nor modify volumes."""
+
+    registry = wait_registry or WaitRegistry()
 
     async def work(driver: Driver) -> None:
         expands = await _expands(driver, settings)
         modifies = "MODIFY_VOLUME" in driver.controller
         if not expands and not modifies:
-            raise Unable("CSI driver does not support resize nor modify")
+            raise Unsupported("CSI driver does not support resize nor modify")
         source = f"external-resizer {driver.name}"
         async with Recorder(client, source) as events, asyncio.TaskGroup() as group:
             if expands:
-                group.create_task(Expansions(client, driver, settings, events=events).run())
+                group.create_task(registry.run(Expansions(client, driver, settings, events=events)))
             if modifies and settings.gate("VolumeAttributesClass", default=True):
-                group.create_task(Modifications(client, driver, settings, events=events).run())
+                group.create_task(registry.run(Modifications(client, driver, settings, events=events)))
 
     await beside(
         client,

@@ -9,12 +9,13 @@ from volplane.api.names import sanitize_driver
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.client import Caller
-from volplane.loops.controller import Unable
+from volplane.loops.controller import Unsupported
 from volplane.loops.events import Recorder
+from volplane.loops.wait_reports import WaitRegistry
 from volplane.sidecars import Driver, beside
-from volplane.sidecars.snapshotter.asking import COMPONENT
 from volplane.sidecars.snapshotter.controller import Contents
 from volplane.sidecars.snapshotter.groups.controller import GroupContents
+from volplane.sidecars.snapshotter.rpc_base import COMPONENT
 from volplane.sidecars.snapshotter.settings import Settings
 
 __all__ = ["Settings", "run"]
@@ -28,23 +29,26 @@ async def run(
     identity: str = "",
     namespace: str = "default",
     node: str = "",
+    wait_registry: WaitRegistry | None = None,
 ) -> None:
     """Until cancelled. `node`: whose contents we handle, with --node-deployment ($NODE_NAME otherwise).
 
-    Raises Unable where the driver takes no snapshots.
+    Raises Unsupported where the driver takes no snapshots.
     """
     mine = (node or os.environ.get("NODE_NAME", "")) if settings.node_deployment else None
     if mine == "":
-        raise Unable("The NODE_NAME environment variable must be set when using --node-deployment.")
+        raise Unsupported("The NODE_NAME environment variable must be set when using --node-deployment.")
+
+    registry = wait_registry or WaitRegistry()
 
     async def work(driver: Driver) -> None:
         if "CREATE_DELETE_SNAPSHOT" not in driver.controller:
-            raise Unable("CSI driver does not support ControllerCreateSnapshot")
+            raise Unsupported("CSI driver does not support ControllerCreateSnapshot")
         groups = settings.groups and await _groups(driver, settings)
         async with Recorder(client, f"csi-snapshotter {driver.name}") as events, asyncio.TaskGroup() as tasks:
-            tasks.create_task(Contents(client, driver, settings, events=events, node=mine).run())
+            tasks.create_task(registry.run(Contents(client, driver, settings, events=events, node=mine)))
             if groups:
-                tasks.create_task(GroupContents(client, driver, settings, events=events).run())
+                tasks.create_task(registry.run(GroupContents(client, driver, settings, events=events)))
 
     await beside(
         client,

@@ -1,7 +1,7 @@
-"""The snapshotter at work: contents of one driver become snapshots, and go again.
+"""Creates and deletes snapshots for the VolumeSnapshotContents of one driver.
 
-What is asked of the driver is marked on the content before. The subtle thing: a snapshot that is not ready
-yet is no failure, but it is looked at again like one, later and later.
+A call to the driver is marked on the content before it is made. A snapshot that is not ready yet is no
+failure, but it is polled with the pauses of one.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import logging
 from collections.abc import Iterator
 from typing import Any, assert_never
 
+from msgspec import Struct, structs
+
 from volplane.api.core import SecretReference
 from volplane.api.snapshot import VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
-from volplane.loops.controller import Refused
+from volplane.loops.controller import Continue, RetryableError
 from volplane.loops.events import Recorder
 from volplane.rules import snapshots
 from volplane.sidecars import Driver, secrets
 from volplane.sidecars.snapshotter import plan as plans
-from volplane.sidecars.snapshotter.asking import COMPONENT, Asker, nanoseconds, quoted
 from volplane.sidecars.snapshotter.plan import Delete, Fail, Look, Release, Take, Unmark
+from volplane.sidecars.snapshotter.rpc_base import COMPONENT, SnapshotRpcController, nanoseconds, quote
 from volplane.sidecars.snapshotter.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,12 @@ log = logging.getLogger(__name__)
 FIRST, LATER = "SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"
 
 
-class Contents(Asker):
+class ContentView(Struct, frozen=True):
+    content: VolumeSnapshotContent
+    snapshot_class: VolumeSnapshotClass | None
+
+
+class Contents(SnapshotRpcController[ContentView, plans.Step]):
     name = COMPONENT
     mark_as = snapshots.BEING_CREATED
     finalizer = snapshots.CONTENT_BOUND
@@ -47,52 +54,59 @@ class Contents(Asker):
         )
 
     def setup(self) -> None:
-        self.contents = self.watch(VolumeSnapshotContent, self._content_changed)
-        self.classes = self.watch(VolumeSnapshotClass, self._class_changed)
+        self.contents = self.watch(VolumeSnapshotContent, self.keys_of_content)
+        self.classes = self.watch(VolumeSnapshotClass, self.keys_of_class)
         self.by_class = self.contents.index("class", _class_of)
 
-    def _content_changed(
+    def keys_of_content(
         self, old: VolumeSnapshotContent | None, new: VolumeSnapshotContent | None
     ) -> Iterator[str]:
-        if new is not None and (old is new or plans.facts(old) != plans.facts(new)):
+        if new is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
             yield new.name
 
-    def _class_changed(
+    def keys_of_class(
         self, old: VolumeSnapshotClass | None, new: VolumeSnapshotClass | None
     ) -> Iterator[str]:
         if new is not None and old is None:
             yield from (c.name for c in self.by_class[new.name] if not snapshots.is_ready(c))
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> ContentView | None:
         content = self.contents.get(key)
         if content is None:
-            return
-        found = self.classes.get(content.spec.volume_snapshot_class_name or "")
-        for step in plans.plan(content, found, self.facts):
-            match step:
-                case Take():
-                    await self._take(content, step)
-                case Look(handle, secret):
-                    await self._look(content, handle, secret)
-                case Delete(handle, secret):
-                    content = await self._delete(content, handle, secret)
-                case Unmark():
-                    await self.mark(content, present=False)
-                case Release():
-                    await self.release(content)
-                case Fail(why, first):
-                    await self._fail(content, why, first=first)
-                case _:
-                    assert_never(step)
+            return None
+        return ContentView(content, self.classes.get(content.spec.volume_snapshot_class_name or ""))
+
+    def plan(self, view: ContentView) -> Iterator[plans.Step]:
+        return plans.plan(view.content, view.snapshot_class, self.facts)
+
+    async def act(self, key: str, view: ContentView, step: plans.Step) -> Continue[ContentView] | None:
+        content = view.content
+        match step:
+            case Take():
+                await self._take(content, step)
+            case Look(handle, secret):
+                await self._look(content, handle, secret)
+            case Delete(handle, secret):
+                deleted = await self._delete(content, handle, secret)
+                return Continue(structs.replace(view, content=deleted))
+            case Unmark():
+                await self.mark(content, present=False)
+            case Release():
+                await self.remove_finalizer(content)
+            case Fail(why, first):
+                await self._fail(content, why, first=first)
+            case _:
+                assert_never(step)
+        return None
 
     # --- taking
 
     async def _take(self, content: VolumeSnapshotContent, step: Take) -> None:
         try:
             credentials = await self.secrets(content, step.secret)
-        except Refused as error:
+        except RetryableError as error:
             why = f"failed to get input parameters to create snapshot for content {content.name}: "
-            return await self._fail(content, why + quoted(error), first=step.first)
+            return await self._fail(content, why + quote(error), first=step.first)
         await self.mark(content, present=True)
         request = v1.CreateSnapshotRequest(
             source_volume_id=step.volume, name=step.name, secrets=credentials, parameters=step.parameters
@@ -103,11 +117,11 @@ class Contents(Asker):
         except CallError as error:
             if classify(error).settled:
                 await self.mark(content, present=False)
-            why = f"failed to take snapshot of the volume {step.volume}: {quoted(error)}"
+            why = f"failed to take snapshot of the volume {step.volume}: {quote(error)}"
             return await self._fail(content, why, first=step.first)
-        await self._tell(content, reply.snapshot)
+        await self._write_status(content, reply.snapshot)
         await self.mark(content, present=False)
-        self.look_again(
+        self.plan_again(
             self.contents.get(content.name),
             f"snapshot of content {content.name}",
             ready=reply.snapshot.ready_to_use,
@@ -117,28 +131,28 @@ class Contents(Asker):
         self, content: VolumeSnapshotContent, handle: str, secret: SecretReference | None
     ) -> None:
         snapshot = v1.Snapshot(snapshot_id=handle, ready_to_use=True)
-        if "LIST_SNAPSHOTS" in self.driver.controller:  # without it, its word has to be enough
+        if "LIST_SNAPSHOTS" in self.driver.controller:  # without it, the handle has to be enough
             try:
                 request = v1.ListSnapshotsRequest(
                     snapshot_id=handle, secrets=await secrets(self.client, secret)
                 )
                 page = await self.call("ListSnapshots", request, content)
-            except (CallError, Refused) as error:
+            except (CallError, RetryableError) as error:
                 return await self._fail(content, str(error), first=False)
             if not page.entries:
                 return await self._fail(
                     content, f"can not find snapshot for snapshotID {handle}", first=False
                 )
             snapshot = page.entries[0].snapshot
-        await self._tell(content, snapshot)
-        self.look_again(
+        await self._write_status(content, snapshot)
+        self.plan_again(
             self.contents.get(content.name),
             f"snapshot of content {content.name}",
             ready=snapshot.ready_to_use,
         )
 
-    async def _tell(self, content: VolumeSnapshotContent, snapshot: v1.Snapshot) -> None:
-        """What the driver said, as far as it is news; handle, time and size are set once."""
+    async def _write_status(self, content: VolumeSnapshotContent, snapshot: v1.Snapshot) -> None:
+        """Write what the driver returned; handle, time and size are set once."""
         now = content.status
         status: dict[str, Any] = {"readyToUse": snapshot.ready_to_use}
         if now is None or now.snapshot_handle is None:
@@ -151,13 +165,13 @@ class Contents(Asker):
             status["volumeGroupSnapshotHandle"] = snapshot.group_snapshot_id
         if snapshot.ready_to_use and now is not None and now.error is not None:
             status["error"] = None
-        await self.tell(content, status)
+        await self.set_status(content, status)
 
     async def _fail(self, content: VolumeSnapshotContent, why: str, *, first: bool) -> None:
         error = content.status.error if content.status is not None else None
         if first:
-            await self.fail(content, error, FIRST, f"Failed to create snapshot: {why}")
-        await self.fail(content, error, LATER, f"Failed to check and update snapshot content: {why}")
+            await self.report_error(content, error, FIRST, f"Failed to create snapshot: {why}")
+        await self.report_error(content, error, LATER, f"Failed to check and update snapshot content: {why}")
 
     # --- going
 
@@ -166,7 +180,7 @@ class Contents(Asker):
     ) -> VolumeSnapshotContent:
         try:
             credentials = await self.secrets(content, secret)
-        except Refused:
+        except RetryableError:
             self.events.warning(content, "SnapshotDeleteError", "Failed to get snapshot credentials")
             raise
         request = v1.DeleteSnapshotRequest(snapshot_id=handle, secrets=credentials)
@@ -174,10 +188,10 @@ class Contents(Asker):
             await self.call("DeleteSnapshot", request, content)
         except CallError as error:
             self.events.warning(content, "SnapshotDeleteError", "Failed to delete snapshot")
-            raise Refused(f'failed to delete snapshot "{content.name}", err: {error}') from error
+            raise RetryableError(f'failed to delete snapshot "{content.name}", err: {error}') from error
         log.info("Snapshot deleted", extra={"content": content.name, "snapshotHandle": handle})
         gone = dict.fromkeys(("snapshotHandle", "readyToUse", "creationTime", "restoreSize"))
-        return await self.tell(content, gone) or content
+        return await self.set_status(content, gone) or content
 
 
 def _class_of(content: VolumeSnapshotContent) -> list[str]:

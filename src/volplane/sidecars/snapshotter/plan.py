@@ -1,9 +1,9 @@
 """What a VolumeSnapshotContent needs next of its driver.
 
-A mark on the content says that the driver was asked to take the snapshot and has not answered for good. As
-long as it is there the content stays, even if it is to go: the same call is repeated until it is known
-whether there is a snapshot to delete. The subtle thing: a content that is to go and was never asked for goes
-without a call.
+An annotation marks that the driver was called to create the snapshot and that the outcome is not known. As
+long as it is there the content stays, even if it is being deleted: the same call is repeated until it is
+known whether there is a snapshot to delete. A content that is being deleted and was never marked needs no
+call.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def noted_secret(content: VolumeSnapshotContent) -> SecretReference | None:
     return SecretReference(name=name, namespace=namespace)
 
 
-def facts(content: VolumeSnapshotContent | None) -> object:
-    """What of a content is news to us. What we write ourselves must not cut a pause short."""
+def relevant_fields(content: VolumeSnapshotContent | None) -> object:
+    """The fields whose change matters. Our own writes must not cut a pause short."""
     if content is None:
         return None
     meta = content.metadata

@@ -1,9 +1,11 @@
-"""Groups of snapshots at work: a key is a group, with its content and its members."""
+"""Group snapshots get their contents and members: a key is a group, with its content and its members."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
+
+from msgspec import Struct, structs
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.selectors import Labels
@@ -16,30 +18,45 @@ from volplane.api.snapshot import (
 )
 from volplane.base import trace
 from volplane.client.client import Client
-from volplane.controllers.snapshot.defined import defined
+from volplane.controllers.snapshot.crd_wait import wait_for_crds
 from volplane.controllers.snapshot.groups import objects
 from volplane.controllers.snapshot.groups import plan as plans
 from volplane.controllers.snapshot.groups.plan import (
-    Bind,
-    DeleteContent,
+    AddGroupContentFinalizer,
+    CreateGroupContent,
+    CreateMember,
     DeleteMember,
-    Fail,
-    Follow,
-    Make,
-    MakeMember,
-    MarkDeleting,
-    Settle,
-    World,
+    GroupSnapshotInputs,
 )
 from volplane.controllers.snapshot.settings import Settings
-from volplane.controllers.snapshot.writing import COMPONENT, Writer
+from volplane.controllers.snapshot.status_writer import COMPONENT, SnapshotWriter
+from volplane.controllers.snapshot.steps import (
+    AnnotateBeingDeleted,
+    BindContent,
+    CopyStatus,
+    DeleteContent,
+    ReportError,
+    SetFinalizers,
+)
+from volplane.loops.controller import Continue, Outcome
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding, groups, snapshots
-from volplane.rules.steps import Say, Wait
+from volplane.rules.steps import CommonStep
 
 
-class Groups(Writer):
+class GroupSnapshotView(Struct, frozen=True):
+    group: VolumeGroupSnapshot | None
+    contents: Sequence[VolumeGroupSnapshotContent]  # all that name the group
+    inputs: GroupSnapshotInputs = GroupSnapshotInputs()
+
+    @property
+    def content(self) -> VolumeGroupSnapshotContent:
+        assert self.inputs.content is not None
+        return self.inputs.content
+
+
+class Groups(SnapshotWriter[GroupSnapshotView, plans.Step]):
     name = "group-snapshot-controller"
     component = COMPONENT
 
@@ -50,55 +67,58 @@ class Groups(Writer):
         *,
         events: Recorder | None = None,
     ) -> None:
-        self.workers = settings.worker_threads
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        self.resync = settings.resync_period
-        super().__init__(client, events=events)
+        super().__init__(
+            client,
+            events=events,
+            workers=settings.worker_threads,
+            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
+            resync=settings.resync_period,
+        )
 
     async def run(self) -> None:
-        await defined(self.client, groups=True)
+        await wait_for_crds(self.client, groups=True)
         await super().run()
 
     def setup(self) -> None:
-        self.groups = self.watch(VolumeGroupSnapshot, self._group_changed)
-        self.contents = self.watch(VolumeGroupSnapshotContent, self._content_changed)
-        self.classes = self.watch(VolumeGroupSnapshotClass, self._class_changed)
-        self.snapshots = self.watch(VolumeSnapshot, self._member_changed)
-        self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
+        self.groups = self.watch(VolumeGroupSnapshot, self.keys_of_group)
+        self.contents = self.watch(VolumeGroupSnapshotContent, self.keys_of_content)
+        self.classes = self.watch(VolumeGroupSnapshotClass, self.keys_of_class)
+        self.snapshots = self.watch(VolumeSnapshot, self.keys_of_member)
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
         self.volumes = self.watch(PersistentVolume)
         self.by_ref = self.contents.index("group", lambda c: [groups.group_key(c)])
         self.by_owner = self.snapshots.index("owner", lambda s: [o.uid for o in s.metadata.owner_references])
         self.by_handle = self.volumes.index("handle", _handle)
         self.restores = self.claims.index("restored from", snapshots.restored_from)
 
-    # --- whom a change wakes
+    # --- which keys a change wakes
 
-    def _group_changed(
+    def keys_of_group(
         self, old: VolumeGroupSnapshot | None, new: VolumeGroupSnapshot | None
     ) -> Iterator[str]:
-        if new is not None and (old is new or _facts(old) != _facts(new)):
+        if new is not None and (old is new or _relevant_fields(old) != _relevant_fields(new)):
             yield new.key
 
-    def _content_changed(
+    def keys_of_content(
         self, old: VolumeGroupSnapshotContent | None, new: VolumeGroupSnapshotContent | None
     ) -> Iterator[str]:
         content = new or old
         if content is not None:
             yield groups.group_key(content)
 
-    def _class_changed(
+    def keys_of_class(
         self, old: VolumeGroupSnapshotClass | None, new: VolumeGroupSnapshotClass | None
     ) -> Iterator[str]:
         if new is not None and old is not new:
             yield from (g.key for g in self.groups.all() if not groups.bound_name(g))
 
-    def _member_changed(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
+    def keys_of_member(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> Iterator[str]:
         snapshot = new or old
         if snapshot is not None and (new is None or old is None):
             for owner in snapshot.metadata.owner_references:
                 yield f"{snapshot.namespace}/{owner.name}"
 
-    def _claim_changed(
+    def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         claim = new or old
@@ -109,26 +129,21 @@ class Groups(Writer):
                 if group.is_deleting or not groups.bound_name(group):
                     yield group.key
 
-    # --- the work
+    # --- what the caches show
 
-    async def reconcile(self, key: str) -> None:
-        for content in self.by_ref[key]:
-            for held in plans.plan_content(content):
-                await self.settle(content, held.finalizers)
-        group = self.groups.at(key)
+    def view(self, key: str) -> GroupSnapshotView | None:
+        group, contents = self.groups.at(key), self.by_ref[key]
         if group is None:
-            return
-        world = self._world(group)
-        for step in plans.plan(group, world):
-            group = await self._act(group, world, step)
+            return GroupSnapshotView(None, contents) if contents else None
+        return GroupSnapshotView(group, contents, self._inputs(group))
 
-    def _world(self, group: VolumeGroupSnapshot) -> World:
+    def _inputs(self, group: VolumeGroupSnapshot) -> GroupSnapshotInputs:
         volumes, unfit = self._volumes(group)
         members = {s.name: s for s in self.by_owner[group.uid]}
         restoring = [
             s.key for s in members.values() if any(c.status.phase == "Pending" for c in self.restores[s.key])
         ]
-        return World(
+        return GroupSnapshotInputs(
             content=self.contents.get(groups.named_content(group)),
             volumes=volumes,
             unfit=unfit,
@@ -138,7 +153,7 @@ class Groups(Writer):
         )
 
     def _volumes(self, group: VolumeGroupSnapshot) -> tuple[tuple[PersistentVolume, ...], str]:
-        """The volumes of the claims that the selector finds, or why there are none."""
+        """The volumes of the claims that the selector matches, or why there are none."""
         selector = group.spec.source.selector
         if selector is None:
             return (), ""
@@ -157,43 +172,52 @@ class Groups(Writer):
             volumes.append(volume)
         return tuple(volumes), ""
 
-    async def _act(self, group: VolumeGroupSnapshot, world: World, step: plans.Step) -> VolumeGroupSnapshot:
-        """The group as it is afterwards."""
-        content = world.content
+    # --- what to do
+
+    def plan(self, view: GroupSnapshotView) -> Iterator[plans.Step | CommonStep]:
+        for content in view.contents:
+            yield from plans.plan_content(content)
+        if view.group is not None:
+            yield from plans.plan(view.group, view.inputs)
+
+    # --- doing it
+
+    def subject(self, view: GroupSnapshotView) -> VolumeGroupSnapshot:
+        assert view.group is not None
+        return view.group
+
+    async def act(self, key: str, view: GroupSnapshotView, step: plans.Step) -> Outcome[GroupSnapshotView]:
+        if isinstance(step, AddGroupContentFinalizer):
+            await self.set_finalizers(step.content, step.finalizers)
+            return None
+        group = self.subject(view)
         match step:
-            case Settle(finalizers, name):
-                chosen = {"volumeGroupSnapshotClassName": name} if name is not None else None
-                group = await self.settle(group, finalizers, chosen)
-            case Make(made):
-                with trace.span(COMPONENT, "make content", f"groupsnapshot/{group.key}"):
+            case SetFinalizers(finalizers, name):
+                spec = {"volumeGroupSnapshotClassName": name} if name is not None else None
+                written = await self.set_finalizers(group, finalizers, spec)
+                return Continue(structs.replace(view, group=written))
+            case CreateGroupContent(made):
+                with trace.span(COMPONENT, "create content", f"groupsnapshot/{group.key}"):
                     await self.client.create(made, exists_ok=True)
-            case Bind():
-                assert content is not None
-                await self._bind(group, content)
-            case MakeMember(info):
-                assert content is not None
-                await self._make_member(group, content, info)
-            case Follow(status):
-                await self.tell(group, status)
-            case Fail(reason, message, unready, final):
+            case BindContent():
+                await self._bind(group, view.content)
+            case CreateMember(info):
+                await self._create_member(group, view.content, info)
+            case CopyStatus(status):
+                await self.set_status(group, status)
+            case ReportError(reason, message, unready, final):
                 error = group.status.error if group.status is not None else None
-                await self.fail(group, error, reason, message, unready=unready, final=final)
-            case MarkDeleting():
-                assert content is not None
-                notes = {"annotations": {groups.BEING_DELETED: snapshots.YES}}
-                await self.patch(content, {"metadata": notes})
+                await self.report_error(group, error, reason, message, unready=unready, final=final)
+            case AnnotateBeingDeleted():
+                annotations = {"annotations": {groups.BEING_DELETED: snapshots.YES}}
+                await self.patch(view.content, {"metadata": annotations})
             case DeleteContent():
-                assert content is not None
-                await self.drop(content)
+                await self.delete_content(view.content)
             case DeleteMember(member):
-                await self.drop(member)
-            case Say(type, reason, message):
-                self.events.event(group, type, reason, message)
-            case Wait(seconds, why):
-                self.queue.later(group.key, seconds, why)
+                await self.delete_content(member)
             case _:
                 assert_never(step)
-        return group
+        return None
 
     async def _bind(self, group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent) -> None:
         spec: dict[str, Any] = {"volumeGroupSnapshotRef": {"uid": group.uid}}
@@ -201,10 +225,10 @@ class Groups(Writer):
             spec["volumeGroupSnapshotClassName"] = name
         await self.patch(content, {"spec": spec}, revision=content.metadata.resource_version)
 
-    async def _make_member(
+    async def _create_member(
         self, group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent, info: VolumeSnapshotInfo
     ) -> None:
-        """The status of the snapshot last: without one, all of it is done again."""
+        """Write the status of the snapshot last: without one, all of it is done again."""
         volume = next(iter(self.by_handle[f"{content.spec.driver}/{info.volume_handle}"]), None)
         snapshot = await self.client.create(objects.member(group, info, volume), exists_ok=True)
         made = await self.client.create(
@@ -218,8 +242,8 @@ class Groups(Writer):
             "restoreSize": info.restore_size,
             "readyToUse": info.ready_to_use,
         }
-        await self.tell(made, {key: value for key, value in status.items() if value is not None})
-        await self.tell(snapshot, {"boundVolumeSnapshotContentName": made.name})
+        await self.set_status(made, {key: value for key, value in status.items() if value is not None})
+        await self.set_status(snapshot, {"boundVolumeSnapshotContentName": made.name})
 
 
 def _handle(volume: PersistentVolume) -> list[str]:
@@ -227,8 +251,8 @@ def _handle(volume: PersistentVolume) -> list[str]:
     return [f"{source.driver}/{source.volume_handle}"] if source is not None else []
 
 
-def _facts(group: VolumeGroupSnapshot | None) -> object:
-    """What of a group is news: an error that we told on it must not cut a pause short."""
+def _relevant_fields(group: VolumeGroupSnapshot | None) -> object:
+    """The fields whose change matters; our own error in the status must not cut a pause short."""
     if group is None:
         return None
     status = group.status

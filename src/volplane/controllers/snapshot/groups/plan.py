@@ -1,8 +1,8 @@
-"""What a VolumeGroupSnapshot needs next: a class, a content, its members, its content's news, or its end.
+"""What a VolumeGroupSnapshot needs next: a class, a content, its members, a status, or its deletion.
 
-The members are ordinary snapshots with contents, made from what the driver answered for the group, under
-names that follow from the group's uid and the volume, so that nothing is made twice. The subtle thing: they
-belong to the group and end with it, never alone.
+The members are ordinary snapshots with contents, created from what the driver returned for the group, under
+names derived from the group's uid and the volume, so that none is created twice. They belong to the group and
+are deleted with it, never alone.
 """
 
 from __future__ import annotations
@@ -22,18 +22,26 @@ from volplane.api.snapshot import (
     VolumeSnapshotInfo,
 )
 from volplane.controllers.snapshot.groups.objects import Unfit, driver_of, make, member_name
+from volplane.controllers.snapshot.steps import (
+    AnnotateBeingDeleted,
+    BindContent,
+    CopyStatus,
+    DeleteContent,
+    ReportError,
+    SetFinalizers,
+)
 from volplane.rules import groups
 from volplane.rules.snapshots import BadClass
-from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, normal, warning
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
 from volplane.rules.templates import BadTemplate
 
 MISSING = "VolumeGroupSnapshotContent is missing"
 
 
-class World(Struct, frozen=True):
-    """What there is around a group."""
+class GroupSnapshotInputs(Struct, frozen=True):
+    """The objects that a plan for a group snapshot depends on."""
 
-    content: VolumeGroupSnapshotContent | None = None  # the one it names, or that was made for it
+    content: VolumeGroupSnapshotContent | None = None  # the one it names, or that was created for it
     volumes: tuple[PersistentVolume, ...] = ()  # of the claims that its selector finds
     unfit: str = ""  # why there are none
     classes: Mapping[str, VolumeGroupSnapshotClass] = {}
@@ -41,44 +49,21 @@ class World(Struct, frozen=True):
     restoring: tuple[str, ...] = ()  # members that claims are being filled from
 
 
-class Settle(Struct, frozen=True):
-    """The group's finalizers and class become these."""
-
-    finalizers: tuple[str, ...]
-    class_name: str | None = None
-
-
-class Make(Struct, frozen=True):
+class CreateGroupContent(Struct, frozen=True):
     content: VolumeGroupSnapshotContent
 
 
-class Bind(Struct, frozen=True):
-    """A content from elsewhere becomes this group's."""
+class AddGroupContentFinalizer(Struct, frozen=True):
+    """Keep the content until its snapshotter has deleted the group snapshot."""
+
+    content: VolumeGroupSnapshotContent
+    finalizers: tuple[str, ...]
 
 
-class Follow(Struct, frozen=True):
-    """The group says what its content says."""
+class CreateMember(Struct, frozen=True):
+    """Create the VolumeSnapshot of one volume of the group, with its content."""
 
-    status: Mapping[str, Any]
-
-
-class MakeMember(Struct, frozen=True):
     info: VolumeSnapshotInfo
-
-
-class Fail(Struct, frozen=True):
-    reason: str
-    message: str
-    unready: bool = True
-    final: bool = False
-
-
-class MarkDeleting(Struct, frozen=True):
-    pass
-
-
-class DeleteContent(Struct, frozen=True):
-    pass
 
 
 class DeleteMember(Struct, frozen=True):
@@ -86,75 +71,76 @@ class DeleteMember(Struct, frozen=True):
 
 
 Step = (
-    Settle
-    | Make
-    | Bind
-    | Follow
-    | MakeMember
-    | Fail
-    | MarkDeleting
+    SetFinalizers
+    | CreateGroupContent
+    | AddGroupContentFinalizer
+    | BindContent
+    | CopyStatus
+    | CreateMember
+    | ReportError
+    | AnnotateBeingDeleted
     | DeleteContent
     | DeleteMember
-    | Say
-    | Wait
 )
 
 
-def plan(group: VolumeGroupSnapshot, world: World) -> Iterator[Step]:
+def plan(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
     if group.is_deleting:
-        yield from _end(group, world)
+        yield from _delete(group, inputs)
     elif groups.is_ready(group) and groups.bound_name(group):
-        yield from _verify(group, world)
+        yield from _verify(group, inputs)
     elif group.spec.source.volume_group_snapshot_content_name is not None:
-        yield from _adopt(group, world)
+        yield from _bind_existing(group, inputs)
     else:
-        yield from _take(group, world)
+        yield from _take(group, inputs)
 
 
-def _take(group: VolumeGroupSnapshot, world: World) -> Iterator[Step]:
-    content = world.content
+def _take(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
+    content = inputs.content
     if content is not None:
         if not content.spec.source.volume_handles:
             which = "is pre-provisioned while expecting a dynamically provisioned one"
-            yield Fail("GroupSnapshotContentMismatch", f"VolumeGroupSnapshotContent {content.name} {which}")
+            yield ReportError(
+                "GroupSnapshotContentMismatch", f"VolumeGroupSnapshotContent {content.name} {which}"
+            )
         elif not groups.is_bound_to(content, group):
             yield _misbound(content)
         else:
-            yield from _settle(group, content)
-            yield from _members(group, content, world)
-            yield from _follow(group, content)
+            yield from _set_finalizers(group, content)
+            yield from _members(group, content, inputs)
+            yield from _copy_status(group, content)
         return
-    chosen = _class(group, world)
-    if isinstance(chosen, Fail):
+    chosen = _class(group, inputs)
+    if isinstance(chosen, ReportError):
         yield chosen
         return
-    yield from _settle(group, None, chosen.name)
+    yield from _set_finalizers(group, None, chosen.name)
     try:
-        if world.unfit:
-            raise Unfit(world.unfit)
-        made = make(group, chosen, world.volumes)
+        if inputs.unfit:
+            raise Unfit(inputs.unfit)
+        made = make(group, chosen, inputs.volumes)
     except (Unfit, BadClass, BadTemplate) as error:
         told = f"failed to create group snapshot content with error {error}"
-        yield Fail("GroupSnapshotContentCreationFailed", told)
+        yield ReportError("GroupSnapshotContentCreationFailed", told)
         return
-    yield Make(made)
+    yield CreateGroupContent(made)
     told = f"Waiting for a group snapshot {group.key} to be created by the CSI driver."
     yield normal("CreatingGroupSnapshot", told)
-    yield from _follow(group, made)
+    yield from _copy_status(group, made)
 
 
-def _class(group: VolumeGroupSnapshot, world: World) -> VolumeGroupSnapshotClass | Fail:
+def _class(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> VolumeGroupSnapshotClass | ReportError:
     if (name := group.spec.volume_group_snapshot_class_name) is not None:
-        found = world.classes.get(name)
+        found = inputs.classes.get(name)
         if found is None:
             why = f'volumegroupsnapshotclass.groupsnapshot.storage.k8s.io "{name}" not found'
             told = f"failed to get group snapshot class with error {why}"
-            return Fail("GetGroupSnapshotClassFailed", told, unready=False)
+            return ReportError("GetGroupSnapshotClassFailed", told, unready=False)
         return found
-    why = world.unfit
+    why = inputs.unfit
     if not why:
         try:
-            candidates = groups.defaults(world.classes.values(), driver_of(group, world.volumes[0]))
+            candidates = groups.defaults(inputs.classes.values(), driver_of(group, inputs.volumes[0]))
         except Unfit as error:
             why = str(error)
         else:
@@ -164,53 +150,57 @@ def _class(group: VolumeGroupSnapshot, world: World) -> VolumeGroupSnapshotClass
             if candidates:
                 why = f"{len(candidates)} default snapshot classes were found"
     told = f"Failed to set default group snapshot class with error {why}"
-    return Fail("SetDefaultGroupSnapshotClassFailed", told, unready=False)
+    return ReportError("SetDefaultGroupSnapshotClassFailed", told, unready=False)
 
 
-def _adopt(group: VolumeGroupSnapshot, world: World) -> Iterator[Step]:
-    content = world.content
+def _bind_existing(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
+    content = inputs.content
     if content is None:
-        yield Fail("GroupSnapshotContentMissing", MISSING)
+        yield ReportError("GroupSnapshotContentMissing", MISSING)
     elif content.spec.source.group_snapshot_handles is None:
         which = "is dynamically provisioned while expecting a pre-provisioned one"
-        yield Fail("GroupSnapshotContentMismatch", f"VolumeGroupSnapshotContent {which}")
+        yield ReportError("GroupSnapshotContentMismatch", f"VolumeGroupSnapshotContent {which}")
     elif not groups.is_for(content, group):
         yield _misbound(content)
     else:
-        yield from _settle(group, content)
+        yield from _set_finalizers(group, content)
         if not content.spec.volume_group_snapshot_ref.uid:
-            yield Bind()
-        yield from _follow(group, content)
+            yield BindContent()
+        yield from _copy_status(group, content)
 
 
-def _misbound(content: VolumeGroupSnapshotContent) -> Fail:
+def _misbound(content: VolumeGroupSnapshotContent) -> ReportError:
     told = f"VolumeGroupSnapshotContent [{content.name}] is bound to a different group snapshot"
-    return Fail("GroupSnapshotContentMisbound", told)
+    return ReportError("GroupSnapshotContentMisbound", told)
 
 
-def _settle(
+def _set_finalizers(
     group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent | None, class_name: str | None = None
-) -> Iterator[Step]:
+) -> Iterator[Step | CommonStep]:
     have = group.metadata.finalizers
     missing: tuple[str, ...] = ()
     if content is not None and content.spec.deletion_policy == "Delete" and groups.BOUND not in have:
         missing = (groups.BOUND,)
     chosen = class_name if group.spec.volume_group_snapshot_class_name is None else None
     if missing or chosen is not None:
-        yield Settle((*have, *missing), chosen)
+        yield SetFinalizers((*have, *missing), chosen)
 
 
-def _members(group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent, world: World) -> Iterator[Step]:
-    """Before the group is ready, so that a ready one is whole."""
+def _members(
+    group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent, inputs: GroupSnapshotInputs
+) -> Iterator[Step | CommonStep]:
+    """Before the group is ready, so that a ready group has all its members."""
     if content.status is None or content.status.volume_group_snapshot_handle is None:
         return
     for info in content.status.volume_snapshot_info_list:
-        member = world.members.get(member_name(group, info))
+        member = inputs.members.get(member_name(group, info))
         if member is None or member.status is None:
-            yield MakeMember(info)
+            yield CreateMember(info)
 
 
-def _follow(group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent) -> Iterator[Step]:
+def _copy_status(
+    group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent
+) -> Iterator[Step | CommonStep]:
     now, there = group.status or VolumeGroupSnapshotStatus(), content.status
     ready = there is not None and there.ready_to_use is True
     status: dict[str, Any] = {}
@@ -225,7 +215,7 @@ def _follow(group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent) -> 
         status["creationTime"] = there.creation_time
     if not status:
         return
-    yield Follow(status)
+    yield CopyStatus(status)
     if "creationTime" in status:
         told = f"GroupSnapshot {group.key} was successfully created by the CSI driver."
         yield normal("GroupSnapshotCreated", told)
@@ -233,24 +223,24 @@ def _follow(group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent) -> 
         yield normal("GroupSnapshotReady", f"GroupSnapshot {group.key} is ready to use.")
 
 
-def _verify(group: VolumeGroupSnapshot, world: World) -> Iterator[Step]:
-    content = world.content
+def _verify(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
+    content = inputs.content
     if content is None:
-        yield Fail("GroupSnapshotContentMissing", MISSING, final=True)
+        yield ReportError("GroupSnapshotContentMissing", MISSING, final=True)
     elif not groups.is_bound_to(content, group):
         told = "VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly"
-        yield Fail("GroupSnapshotMisbound", told, final=True)
+        yield ReportError("GroupSnapshotMisbound", told, final=True)
     else:
-        yield from _settle(group, content)
+        yield from _set_finalizers(group, content)
 
 
-def _end(group: VolumeGroupSnapshot, world: World) -> Iterator[Step]:
-    content = world.content
+def _delete(group: VolumeGroupSnapshot, inputs: GroupSnapshotInputs) -> Iterator[Step | CommonStep]:
+    content = inputs.content
     if content is not None and not groups.is_bound_to(content, group):
         content = None  # another one's: nothing of it is touched
-    if world.restoring:
+    if inputs.restoring:
         told = (
-            f"Snapshot {world.restoring[0]} belonging to VolumeGroupSnapshot {group.key} is being used to "
+            f"Snapshot {inputs.restoring[0]} belonging to VolumeGroupSnapshot {group.key} is being used to "
             "restore a PVC"
         )
         yield warning("SnapshotDeletePending", told)
@@ -259,21 +249,21 @@ def _end(group: VolumeGroupSnapshot, world: World) -> Iterator[Step]:
     goes_along = content is not None and content.spec.deletion_policy == "Delete"
     if content is not None:
         if groups.BEING_DELETED not in content.metadata.annotations:
-            yield MarkDeleting()
+            yield AnnotateBeingDeleted()
         if goes_along and not content.is_deleting:
             yield DeleteContent()
-    for member in world.members.values():
+    for member in inputs.members.values():
         if not member.is_deleting:
             yield DeleteMember(member)
     have = group.metadata.finalizers
     if not goes_along and groups.BOUND in have:
-        yield Settle(tuple(f for f in have if f != groups.BOUND))
+        yield SetFinalizers(tuple(f for f in have if f != groups.BOUND))
 
 
-def plan_content(content: VolumeGroupSnapshotContent) -> Iterator[Settle]:
-    """A content that belongs to a group is held until its snapshotter has done with it."""
+def plan_content(content: VolumeGroupSnapshotContent) -> Iterator[AddGroupContentFinalizer]:
+    """A content that is bound to a group is kept until its snapshotter has deleted the group snapshot."""
     if not content.spec.volume_group_snapshot_ref.uid or content.is_deleting:
         return
     have = content.metadata.finalizers
     if groups.CONTENT_BOUND not in have:
-        yield Settle((*have, groups.CONTENT_BOUND))
+        yield AddGroupContentFinalizer(content, (*have, groups.CONTENT_BOUND))

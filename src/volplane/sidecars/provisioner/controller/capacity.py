@@ -1,16 +1,17 @@
-"""Publishes how much room a driver has, per class and place, for the scheduler to look at.
+"""Publishes how much room a driver has, per class and topology segment, for the scheduler.
 
-Asked anew every `--capacity-poll-interval`, and after every volume that was made or deleted. The subtle
-thing: our own writes come back as changes; only what differs from what we last wrote is somebody else's work
-and put right.
+The driver is asked every `--capacity-poll-interval`, and after every volume that was created or deleted. Our
+own writes come back as changes; only an object that differs from what was written last was changed by
+somebody else, and is corrected.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import assert_never
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from volplane.api import quantity
 from volplane.api.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
@@ -21,10 +22,11 @@ from volplane.base import metrics
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import classes
+from volplane.rules.steps import CommonStep, Wait
 from volplane.rules.workloads import owner_reference
 from volplane.sidecars import Driver
 from volplane.sidecars.provisioner import capacity
@@ -50,7 +52,7 @@ _OWNERS: Mapping[str, type[Resource]] = {
 
 
 async def owner(client: Client, pod: str, namespace: str, level: int) -> OwnerReference | None:
-    """Whose objects they are: of our pod (level 0), or of who owns it, so that they go with the driver."""
+    """The owner of the objects: our pod (level 0) or its owner, so that they are deleted with the driver."""
     if level < 0:
         return None
     held: Resource = await client.get(Pod, pod, namespace)
@@ -62,7 +64,31 @@ async def owner(client: Client, pod: str, namespace: str, level: int) -> OwnerRe
     return structs.replace(owner_reference(held), controller=None, block_owner_deletion=None)
 
 
-class Capacities(Controller[str]):
+class CapacityView(Struct, frozen=True):
+    slot: Slot | None  # None: no object is wanted
+    found: Sequence[CSIStorageCapacity]  # the oldest is the one that is kept
+
+
+class DeleteCapacity(Struct, frozen=True):
+    capacity: CSIStorageCapacity
+
+
+class PublishCapacity(Struct, frozen=True):
+    """Ask the driver, and write what it answers."""
+
+    slot: Slot
+    existing: CSIStorageCapacity | None
+
+
+Step = DeleteCapacity | PublishCapacity
+
+
+class CapacityMemory:
+    def __init__(self) -> None:
+        self.written: dict[str, tuple[str | None, str | None]] = {}  # key → capacity, largest volume
+
+
+class Capacities(Controller[str, CapacityView, Step]):
     name = "csi-provisioner-capacity"
 
     def __init__(
@@ -77,26 +103,29 @@ class Capacities(Controller[str]):
         node: str = "",
         places: Mapping[str, str] | None = None,
     ) -> None:
-        self.workers = max(1, settings.capacity_threads)
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        super().__init__(client, events=events)
+        super().__init__(
+            client,
+            events=events,
+            workers=max(1, settings.capacity_threads),
+            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
+        )
         self.driver, self.settings, self.namespace, self.owner = driver, settings, namespace, owner
         self.places = places
         self.topological = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in driver.plugin
         self.labels = {DRIVER: driver.name, MANAGED_BY: capacity.manager(node)}
-        self._wrote: dict[str, tuple[str | None, str | None]] = {}  # key → capacity, largest volume
 
     def setup(self) -> None:
-        self.classes = self.watch(StorageClass, self._class_changed)
+        self.memory = CapacityMemory()
+        self.classes = self.watch(StorageClass, self.keys_of_class)
         if self.places is None:
-            self.nodes = self.watch(Node, self._place_changed)
-            self.registrations = self.watch(CSINode, self._place_changed)
+            self.nodes = self.watch(Node, self.keys_of_place)
+            self.registrations = self.watch(CSINode, self.keys_of_place)
         selector = ",".join(f"{key}={value}" for key, value in self.labels.items())
         self.published = self.watch(
-            CSIStorageCapacity, self._published_changed, namespace=self.namespace, labels=selector
+            CSIStorageCapacity, self.keys_of_published, namespace=self.namespace, labels=selector
         )
 
-    # --- whom a change wakes
+    # --- which keys a change wakes
 
     def refresh(self, storage_class: str) -> None:
         """A volume of this class came or went."""
@@ -104,16 +133,16 @@ class Capacities(Controller[str]):
             if slot.storage_class == storage_class:
                 self.queue.add(key)
 
-    def _class_changed(self, old: StorageClass | None, new: StorageClass | None) -> Iterator[str]:
+    def keys_of_class(self, old: StorageClass | None, new: StorageClass | None) -> Iterator[str]:
         changed = new or old
         if changed is not None and classes.driver(changed.provisioner) == self.driver.name:
             yield from self._differing()
 
-    def _place_changed(self, old: Node | CSINode | None, new: Node | CSINode | None) -> Iterable[str]:
+    def keys_of_place(self, old: Node | CSINode | None, new: Node | CSINode | None) -> Iterable[str]:
         if _place(old) != _place(new):
             yield from self._differing()
 
-    def _published_changed(
+    def keys_of_published(
         self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None
     ) -> Iterator[str]:
         changed = new or old
@@ -123,7 +152,9 @@ class Capacities(Controller[str]):
             yield key
 
     def _is_as_written(self, key: str, found: CSIStorageCapacity) -> bool:
-        return self._wrote.get(key) == (found.capacity, found.maximum_volume_size) and self._is_owned(found)
+        return self.memory.written.get(key) == (found.capacity, found.maximum_volume_size) and self._is_owned(
+            found
+        )
 
     def _is_owned(self, found: CSIStorageCapacity) -> bool:
         return self.owner is None or any(r.uid == self.owner.uid for r in found.metadata.owner_references)
@@ -132,7 +163,7 @@ class Capacities(Controller[str]):
         """Keys without an object, and objects without a key."""
         return set(self._slots()) ^ {capacity.slot_of(c).key for c in self.published.all()}
 
-    # --- the work
+    # --- what to do
 
     def _terms(self) -> Iterable[Term]:
         if self.places is not None:
@@ -149,37 +180,43 @@ class Capacities(Controller[str]):
             immediate=self.settings.capacity_for_immediate_binding,
         )
 
-    async def run(self) -> None:
-        try:
-            await super().run()
-        finally:
-            self._wrote.clear()
-
-    async def reconcile(self, key: str) -> None:
-        slots = self._slots()
+    def view(self, key: str) -> CapacityView:
         found = sorted(
             (c for c in self.published.all() if capacity.slot_of(c).key == key),
             key=lambda c: (c.metadata.creation_timestamp, c.name),
         )
-        self._count(slots)
-        slot = slots.get(key)
-        for extra in found if slot is None else found[1:]:
-            await self.client.delete(
-                CSIStorageCapacity, extra.name, extra.namespace, uid=extra.uid, missing_ok=True
-            )
+        return CapacityView(self._slots().get(key), found)
+
+    def plan(self, view: CapacityView) -> Iterator[Step | Wait]:
+        slot, found = view.slot, view.found
+        yield from (DeleteCapacity(extra) for extra in (found if slot is None else found[1:]))
         if slot is not None:
-            await self._publish(key, slot, found[0] if found else None)
-            self.queue.later(key, self.settings.capacity_poll_interval, "the next look at the capacity")
-        else:
-            self._wrote.pop(key, None)
+            yield PublishCapacity(slot, found[0] if found else None)
+            yield Wait(self.settings.capacity_poll_interval, "the next look at the capacity")
+
+    def update_memory(self, key: str, view: CapacityView | None, steps: Sequence[Step | CommonStep]) -> None:
+        self._count(self._slots())
+        if view is not None and view.slot is None:
+            self.memory.written.pop(key, None)
+
+    async def act(self, key: str, view: CapacityView, step: Step) -> None:
+        match step:
+            case DeleteCapacity(extra):
+                await self.client.delete(
+                    CSIStorageCapacity, extra.name, extra.namespace, uid=extra.uid, missing_ok=True
+                )
+            case PublishCapacity(slot, found):
+                await self._publish(key, slot, found)
+            case _:
+                assert_never(step)
 
     async def _publish(self, key: str, slot: Slot, found: CSIStorageCapacity | None) -> None:
         room = await self._ask(slot)
         largest = (
             quantity.from_bytes(room.maximum_volume_size.value) if room.maximum_volume_size.value else None
         )
-        told = (quantity.from_bytes(room.available_capacity), largest)
-        self._wrote[key] = told
+        written = (quantity.from_bytes(room.available_capacity), largest)
+        self.memory.written[key] = written
         if found is None:
             await self.client.create(
                 CSIStorageCapacity(
@@ -191,12 +228,12 @@ class Capacities(Controller[str]):
                     ),
                     node_topology=capacity.selector(slot.term),
                     storage_class_name=slot.storage_class,
-                    capacity=told[0],
-                    maximum_volume_size=told[1],
+                    capacity=written[0],
+                    maximum_volume_size=written[1],
                 )
             )
         elif not self._is_as_written(key, found):
-            patch: dict[str, object] = {"capacity": told[0], "maximumVolumeSize": told[1]}
+            patch: dict[str, object] = {"capacity": written[0], "maximumVolumeSize": written[1]}
             if self.owner is not None and not self._is_owned(found):
                 owners = [*found.metadata.owner_references, self.owner]
                 patch["metadata"] = {"ownerReferences": [_plain(o) for o in owners]}
@@ -216,7 +253,7 @@ class Capacities(Controller[str]):
                 "GetCapacity", request, timeout=self.settings.timeout, subject=f"class/{slot.storage_class}"
             )
         except CallError as error:
-            raise Refused(str(error)) from error
+            raise RetryableError(str(error)) from error
         return reply
 
     def _count(self, slots: Mapping[str, Slot]) -> None:

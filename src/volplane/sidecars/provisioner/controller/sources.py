@@ -1,25 +1,28 @@
-"""What volumes are copied from: looked at before the copy, held during it, let go afterwards.
+"""The sources of volumes: read before the copy, protected during it, released afterwards.
 
-A claim that is cloned and a snapshot that is restored carry a finalizer of ours while some claim that copies
-from them is Pending. The subtle thing: it goes on before the driver is called, and the server takes none on
-an object that is being deleted, so a source cannot vanish between the check and the copy.
+A claim that is cloned and a snapshot that is restored have our finalizer while a claim that copies from them
+is Pending. It is added before the driver is called, and the server adds none to an object that is being
+deleted, so a source cannot be deleted between the check and the copy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.api.errors import APIError, Forbidden, NotFound
 from volplane.api.snapshot import VolumeSnapshot, VolumeSnapshotContent
 from volplane.client.cache import Cache
 from volplane.client.client import Client
-from volplane.loops.controller import Controller, Refused
-from volplane.loops.defined import established
+from volplane.loops.controller import Controller, RetryableError
+from volplane.loops.crd_wait import wait_until_established
 from volplane.loops.events import Recorder
-from volplane.rules.steps import UNTIL_CHANGED
+from volplane.rules.steps import UNTIL_CHANGED, Wait
 from volplane.sidecars import Driver
 from volplane.sidecars.provisioner import sources
 from volplane.sidecars.provisioner.settings import Settings
@@ -29,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 async def serves_snapshots(client: Client) -> bool:
-    """Whether the cluster has the kind at all, and lets us see it."""
+    """Whether the cluster has the kind, and permits us to read it."""
     try:
         await client.list_page(VolumeSnapshot, limit=1)
     except (NotFound, Forbidden):
@@ -37,15 +40,15 @@ async def serves_snapshots(client: Client) -> bool:
     return True
 
 
-async def snapshots_defined(client: Client) -> None:
-    """Until somebody has defined the kind; at once where we may not know."""
+async def wait_for_snapshot_crd(client: Client) -> None:
+    """Until the kind is served; at once without permission to read definitions."""
     try:
-        await established(client, "volumesnapshots.snapshot.storage.k8s.io")
+        await wait_until_established(client, "volumesnapshots.snapshot.storage.k8s.io")
     except Forbidden as error:
         log.info("definitions cannot be seen, snapshots will be when a claim asks for one: %s", error)
 
 
-async def look(
+async def read_source(
     client: Client,
     claim: PersistentVolumeClaim,
     claims: Cache[PersistentVolumeClaim],
@@ -65,7 +68,7 @@ async def look(
 
 
 async def protect(client: Client, content: Content, source: Source) -> None:
-    """Raises Refused where the source is going already."""
+    """Add our finalizer to the source. Raises RetryableError where it is being deleted."""
     held = source.snapshot if content.snapshot else source.claim
     finalizer = RESTORING if content.snapshot else CLONING
     if held is None or finalizer in held.metadata.finalizers:
@@ -81,29 +84,50 @@ async def protect(client: Client, content: Content, source: Source) -> None:
         )
     except Forbidden as error:
         if not content.snapshot:
-            raise Refused(f"the claim {held.key} cannot be held while it is cloned: {error}") from error
+            raise RetryableError(
+                f"the claim {held.key} cannot be held while it is cloned: {error}"
+            ) from error
         # Rules for provisioners from before this finalizer: then the snapshot is not held, as it never was.
         log.warning("snapshot %s is not protected while it is restored: %s", held.key, error)
     except APIError as error:
-        raise Refused(f"the source {held.key} cannot be held while it is copied: {error}") from error
+        raise RetryableError(f"the source {held.key} cannot be held while it is copied: {error}") from error
 
 
-class Guard(Controller[str]):
-    """Lets go of sources; its keys are those of `sources.Reference`."""
+class SourceView(Struct, frozen=True):
+    """A claim or snapshot that volumes are copied from."""
+
+    kind: str
+    namespace: str
+    name: str
+    copied_by: Sequence[str]  # Pending claims that copy from it
+    claim: PersistentVolumeClaim | None = None
+
+
+class ReleaseClaim(Struct, frozen=True):
+    """Remove our finalizer from a claim that was cloned."""
+
+    claim: PersistentVolumeClaim
+
+
+class ReleaseSnapshot(Struct, frozen=True):
+    """Read the snapshot and remove our finalizer, if it has it."""
+
+
+class SourceProtection(Controller[str, SourceView, ReleaseClaim | ReleaseSnapshot]):
+    """Removes the finalizers from sources; its keys are those of `sources.Reference`."""
 
     name = "csi-provisioner-sources"
 
     def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
-        self.workers = max(1, settings.cloning_protection_threads)
-        super().__init__(client, events=events)
+        super().__init__(client, events=events, workers=max(1, settings.cloning_protection_threads))
         self.restores = "CREATE_DELETE_SNAPSHOT" in driver.controller
         self.sweep = settings.snapshot_orphan_sweep_interval if self.restores else 0.0
 
     def setup(self) -> None:
-        self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim)
         self.waiting = self.claims.index("source", sources.keys_of)
 
-    def _claim_changed(
+    def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
         if new is not None and new.is_deleting and CLONING in new.metadata.finalizers:
@@ -112,7 +136,7 @@ class Guard(Controller[str]):
         after = sources.keys_of(new) if new is not None else []
         if old is None and new is not None and not after:
             wanted = sources.wanted(new)
-            after = [wanted.key] if wanted is not None else []  # it may have ended while we were away
+            after = [wanted.key] if wanted is not None else []  # it may have been bound while we were away
             yield from after
         yield from (key for key in before if key not in after)
 
@@ -125,22 +149,33 @@ class Guard(Controller[str]):
                 if sweeping is not None:
                     sweeping.cancel()
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> SourceView:
         kind, namespace, name = key.split("/", 2)
-        if waiting := [claim.name for claim in self.waiting[key]]:
-            return self.queue.later(key, UNTIL_CHANGED, f"{', '.join(sorted(waiting))} still copies from it")
-        if kind == CLAIM:
-            claim = self.claims.get(name, namespace)
-            if claim is not None and claim.is_deleting:
-                await self._let_go(claim, CLONING)
-        elif kind == SNAPSHOT and self.restores:
-            snapshot = await self.client.find(VolumeSnapshot, name, namespace)
-            if snapshot is not None:
-                await self._let_go(snapshot, RESTORING)
+        copied_by = sorted(claim.name for claim in self.waiting[key])
+        claim = self.claims.get(name, namespace) if kind == CLAIM else None
+        return SourceView(kind, namespace, name, copied_by, claim)
 
-    async def _let_go(self, held: PersistentVolumeClaim | VolumeSnapshot, finalizer: str) -> None:
-        if finalizer not in held.metadata.finalizers:
-            return
+    def plan(self, view: SourceView) -> Iterator[ReleaseClaim | ReleaseSnapshot | Wait]:
+        claim = view.claim
+        if view.copied_by:
+            yield Wait(UNTIL_CHANGED, f"{', '.join(view.copied_by)} still copies from it")
+        elif view.kind == SNAPSHOT and self.restores:
+            yield ReleaseSnapshot()
+        elif claim is not None and claim.is_deleting and CLONING in claim.metadata.finalizers:
+            yield ReleaseClaim(claim)
+
+    async def act(self, key: str, view: SourceView, step: ReleaseClaim | ReleaseSnapshot) -> None:
+        match step:
+            case ReleaseClaim(claim):
+                await self._remove_finalizer(claim, CLONING)
+            case ReleaseSnapshot():
+                snapshot = await self.client.find(VolumeSnapshot, view.name, view.namespace)
+                if snapshot is not None and RESTORING in snapshot.metadata.finalizers:
+                    await self._remove_finalizer(snapshot, RESTORING)
+            case _:
+                assert_never(step)
+
+    async def _remove_finalizer(self, held: PersistentVolumeClaim | VolumeSnapshot, finalizer: str) -> None:
         left = [f for f in held.metadata.finalizers if f != finalizer]
         await self.client.patch(
             type(held),
@@ -153,7 +188,7 @@ class Guard(Controller[str]):
         )
 
     async def _sweep(self) -> None:
-        """Snapshots that were held for claims which ended while nobody was here to see it."""
+        """Wake snapshots whose claims were bound or deleted while no provisioner was running."""
         await self.client.cache(PersistentVolumeClaim).synced()
         while True:
             try:

@@ -1,7 +1,7 @@
 """Who makes the volume of a claim that no node was chosen for, where a driver runs on every node.
 
 Each provisioner waits a random while, longer after each time in vain; whoever comes first and has room writes
-its node on the claim. The subtle thing: the write goes over the very version of the claim that was looked at,
+its node on the claim. The write goes over the very version of the claim that was looked at,
 so that two who come at the same time cannot both have it.
 """
 
@@ -17,7 +17,7 @@ from volplane.base import clock
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError
-from volplane.loops.controller import Refused
+from volplane.loops.controller import RetryableError
 from volplane.rules import binding, sizes, topology
 from volplane.sidecars import Driver
 from volplane.sidecars.provisioner.settings import Settings
@@ -81,7 +81,7 @@ class Turns:
                 "GetCapacity", request, timeout=self.settings.timeout, subject=f"pvc/{claim.key}"
             )
         except CallError as error:
-            raise Refused(str(error)) from error
+            raise RetryableError(str(error)) from error
         wanted = sizes.requested(claim)
         largest = room.maximum_volume_size.value
         return bool(room.available_capacity >= wanted and (not largest or largest >= wanted))

@@ -1,13 +1,13 @@
-"""Volumes nobody claims any more: the disk goes first, then the object that stands for it.
+"""Deletes released volumes: the disk first, then its PersistentVolume.
 
-The finalizer keeps the object while there is a disk behind it. The subtle thing: attachments are waited
-for, as a disk that is still attached cannot be deleted; their end wakes the volume.
+The finalizer keeps the object while there is a disk behind it. A disk that is still attached cannot be
+deleted, so the deletion of the last VolumeAttachment wakes the volume.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from volplane.api.core import PersistentVolume, SecretReference
@@ -16,10 +16,11 @@ from volplane.base import clock, trace
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import binding
+from volplane.rules.steps import CommonStep
 from volplane.sidecars import Driver, secrets
 from volplane.sidecars.provisioner import parameters
 from volplane.sidecars.provisioner import plan as plans
@@ -27,7 +28,7 @@ from volplane.sidecars.provisioner.controller import counts
 from volplane.sidecars.provisioner.controller.claims import COMPONENT
 from volplane.sidecars.provisioner.controller.facts import facts
 from volplane.sidecars.provisioner.controller.turns import Turns
-from volplane.sidecars.provisioner.plan import Delete, Hold, Refuse, Release
+from volplane.sidecars.provisioner.plan import Delete, Hold, ReclaimStep, ReclaimView, Refuse, Release
 from volplane.sidecars.provisioner.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,12 @@ def _volume_of(attachment: VolumeAttachment) -> list[str]:
     return [name] if name else []
 
 
-class Volumes(Controller[str]):
+class ReclaimMemory:
+    def __init__(self) -> None:
+        self.failed: set[str] = set()  # volumes whose last attempt failed: every change wakes them
+
+
+class Volumes(Controller[str, ReclaimView, ReclaimStep]):
     name = "csi-provisioner-volumes"
     resync = 900.0
 
@@ -52,51 +58,63 @@ class Volumes(Controller[str]):
         turns: Turns | None = None,
         changed: Callable[[str], None] = lambda storage_class: None,
     ) -> None:
-        self.workers = settings.worker_threads
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        super().__init__(client, events=events)
+        super().__init__(
+            client,
+            events=events,
+            workers=settings.worker_threads,
+            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
+        )
         self.driver, self.settings, self.changed = driver, settings, changed
-        self._refused: set[str] = set()  # volumes whose last try failed: whatever changes, look again
         self.facts = facts(
             driver, settings, turns.node if turns else "", dict(turns.places) if turns else None
         )
 
     def setup(self) -> None:
-        self.volumes = self.watch(PersistentVolume, self._volume_changed)
+        self.memory = ReclaimMemory()
+        self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
         self.classes = self.watch(StorageClass)
         if self.facts.attaches:
-            self.attachments = self.watch(VolumeAttachment, self._attachment_changed)
+            self.attachments = self.watch(VolumeAttachment, self.keys_of_attachment)
             self.by_volume = self.attachments.index("volume", _volume_of)
 
-    def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
+    def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or not plans.is_responsible(new, self.driver.name):
             return
-        if old is not new and plans.volume_facts(old) == plans.volume_facts(new):
+        if old is not new and plans.relevant_volume_fields(old) == plans.relevant_volume_fields(new):
             return
-        if new.name in self._refused or any(True for _ in plans.reclaim(new, (), self.facts)):
+        if new.name in self.memory.failed or any(True for _ in plans.reclaim(new, (), self.facts)):
             yield new.name
 
-    def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
+    def keys_of_attachment(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> list[str]:
         return _volume_of(old) if old is not None and new is None else []
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> ReclaimView | None:
         volume = self.volumes.get(key)
-        self._refused.discard(key)
         if volume is None:
-            return
-        attachments = self.by_volume[key] if self.facts.attaches else []
-        for step in plans.reclaim(volume, attachments, self.facts):
-            match step:
-                case Hold():
-                    await self._set_finalizer(volume, present=True)
-                case Release():
-                    await self._set_finalizer(volume, present=False)
-                case Delete():
-                    await self._delete(volume, step)
-                case Refuse(why):
-                    self._refuse(volume, why)
-                case _:
-                    assert_never(step)
+            return None
+        return ReclaimView(volume, self.by_volume[key] if self.facts.attaches else [])
+
+    def plan(self, view: ReclaimView) -> Iterator[ReclaimStep]:
+        return plans.reclaim(view.volume, view.attachments, self.facts)
+
+    def update_memory(
+        self, key: str, view: ReclaimView | None, steps: Sequence[ReclaimStep | CommonStep]
+    ) -> None:
+        self.memory.failed.discard(key)
+
+    async def act(self, key: str, view: ReclaimView, step: ReclaimStep) -> None:
+        volume = view.volume
+        match step:
+            case Hold():
+                await self._set_finalizer(volume, present=True)
+            case Release():
+                await self._set_finalizer(volume, present=False)
+            case Delete():
+                await self._delete(volume, step)
+            case Refuse(why):
+                self._refuse(volume, why)
+            case _:
+                assert_never(step)
 
     async def _delete(self, volume: PersistentVolume, step: Delete) -> None:
         request = v1.DeleteVolumeRequest(
@@ -131,10 +149,10 @@ class Volumes(Controller[str]):
             return None
 
     async def _secrets(self, reference: SecretReference | None) -> dict[str, str]:
-        """A secret that is gone must not keep the disk for ever: perhaps the driver can do without."""
+        """A secret that was deleted must not keep the disk for ever: the driver may do without."""
         try:
             return await secrets(self.client, reference)
-        except Refused as error:
+        except RetryableError as error:
             log.warning("deleting without a secret: %s", error)
             return {}
 
@@ -147,5 +165,5 @@ class Volumes(Controller[str]):
 
     def _refuse(self, volume: PersistentVolume, why: str) -> None:
         self.events.warning(volume, "VolumeFailedDelete", why)
-        self._refused.add(volume.name)
-        raise Refused(why)
+        self.memory.failed.add(volume.name)
+        raise RetryableError(why)

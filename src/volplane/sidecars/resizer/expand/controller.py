@@ -1,8 +1,8 @@
-"""Claims that ask for more: noted on the claim, asked of the driver, told to volume and claim.
+"""Expands the volumes of claims that request more storage.
 
-The volume's object grows before the claim is told, because the node compares the two. The subtle thing: pods
-are watched only once a driver has refused to grow a volume in use; most drivers never do, and a cluster's
-pods are many.
+The target size is written to the claim, the driver is called, then volume and claim are updated: the volume
+before the claim, because the node compares the two. Pods are watched only once a driver has refused to expand
+a volume in use; most drivers never do, and a cluster has many pods.
 """
 
 from __future__ import annotations
@@ -11,27 +11,47 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
+from msgspec import Struct, structs
+
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, Pod
 from volplane.base import clock, trace
 from volplane.client.cache import Index
 from volplane.client.client import Client
 from volplane.csi import convert, v1
 from volplane.csi.outcome import CallError, classify, is_infeasible, is_refused_in_use
-from volplane.loops.controller import Refused
+from volplane.loops.controller import Continue, Outcome, Replan, RetryableError
 from volplane.loops.events import Recorder
 from volplane.rules import binding, pods, resizing, sizes
 from volplane.rules.resizing import State
-from volplane.rules.steps import UNTIL_CHANGED, Say, Wait
+from volplane.rules.steps import CommonStep
 from volplane.sidecars import Driver, secrets
-from volplane.sidecars.resizer.asking import COMPONENT, Asker
 from volplane.sidecars.resizer.expand import plan as plans
-from volplane.sidecars.resizer.expand.plan import Begin, Expand, Memory, Refuse, Tidy
+from volplane.sidecars.resizer.expand.plan import Begin, Expand, LastAttempt, Tidy, WatchPods
+from volplane.sidecars.resizer.rpc_base import COMPONENT, ResizeMemory, ResizeRpcController
 from volplane.sidecars.resizer.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-class Expansions(Asker):
+class ExpansionView(Struct, frozen=True):
+    claim: PersistentVolumeClaim
+    volume: PersistentVolume | None
+    last: LastAttempt
+    in_use: bool | None = False  # None: not known yet
+
+
+class ExpansionMemory(ResizeMemory):
+    def __init__(self) -> None:
+        super().__init__()
+        self.offline: set[str] = set()  # claims whose volume the driver did not expand while it was in use
+        self.users: Index[Pod] | None = None  # watched once a driver has refused that
+
+    def forget(self, claim: PersistentVolumeClaim) -> None:
+        super().forget(claim)
+        self.offline.discard(claim.uid)
+
+
+class Expansions(ResizeRpcController[ExpansionView, plans.Step]):
     name = COMPONENT
 
     def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
@@ -41,32 +61,26 @@ class Expansions(Asker):
             expands="EXPAND_VOLUME" in driver.controller,
             annotates=settings.gate("AnnotateFsResize", default=False),
         )
-        self._final: set[str] = set()  # uids of claims whose last try failed for good
-        self._offline: set[str] = set()  # of claims whose volume the driver would not grow in use
-        self._users: Index[Pod] | None = None
 
     def setup(self) -> None:
-        self.claims = self.watch(PersistentVolumeClaim, self._claim_changed)
-        self.volumes = self.watch(PersistentVolume, self._volume_changed)
-        self._users = None
+        self.memory: ExpansionMemory = ExpansionMemory()
+        self.claims = self.watch(PersistentVolumeClaim, self.keys_of_claim, observe=self.memory.observe_claim)
+        self.volumes = self.watch(PersistentVolume, self.keys_of_volume)
 
-    # --- whom a change wakes
+    # --- which keys a change wakes
 
-    def _claim_changed(
+    def keys_of_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> Iterator[str]:
-        if new is None:
-            if old is not None:
-                self._forget(old)
-        elif not self._concerns(new) and (old is None or not self._concerns(old)):
+        if new is None or (not self._concerns(new) and (old is None or not self._concerns(old))):
             return
-        elif old is new or plans.claim_facts(old) != plans.claim_facts(new):
+        if old is new or plans.relevant_fields(old) != plans.relevant_fields(new):
             yield new.key
 
     def _concerns(self, claim: PersistentVolumeClaim) -> bool:
         return plans.is_wanted(claim) or self.facts.annotates
 
-    def _volume_changed(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
+    def keys_of_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> Iterator[str]:
         if new is None or new.spec.claim_ref is None:
             return
         if old is None or old.spec.claim_ref != new.spec.claim_ref:
@@ -74,80 +88,88 @@ class Expansions(Asker):
             if claim is not None and self._concerns(claim):
                 yield claim.key
 
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and (new is None or pods.has_let_go(new)):
+    def keys_of_pod(self, old: Pod | None, new: Pod | None) -> Iterator[str]:
+        if old is not None and old is not new and (new is None or pods.has_let_go(new)):
             for key in pods.claim_keys(old):
                 claim = self.claims.at(key)
-                if claim is not None and claim.uid in self._offline:
-                    self.queue.add(key)
+                if claim is not None and claim.uid in self.memory.offline:
+                    yield key
 
-    def _forget(self, claim: PersistentVolumeClaim) -> None:
-        self._final.discard(claim.uid)
-        self._offline.discard(claim.uid)
-        self.soon(claim)
+    # --- what to do
 
-    # --- the work
-
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> ExpansionView | None:
         claim = self.claims.at(key)
         if claim is None:
-            return
-        volume = self.volumes.get(claim.spec.volume_name)
-        in_use = claim.uid in self._offline and await self._is_used(key)
-        memory = Memory(claim.uid in self._final, claim.uid in self._offline, self.slow_for(claim))
-        for step in plans.plan(claim, volume, self.facts, memory, in_use=in_use):
-            match step:
-                case Begin(size, fresh):
-                    claim = await self._begin(claim, size, fresh=fresh)
-                case Expand(size):
-                    assert volume is not None
-                    await self._expand(claim, volume, size)
-                case Tidy():
-                    assert volume is not None
-                    notes = {binding.PRE_RESIZE_CAPACITY: None}
-                    await self.tell_volume(volume, {"metadata": {"annotations": notes}})
-                case Refuse(why):
-                    self.queue.later(key, UNTIL_CHANGED, why)
-                case Say(type, reason, message):
-                    self.events.event(claim, type, reason, message)
-                case Wait(seconds, why):
-                    self.queue.later(key, seconds, why)
-                case _:
-                    assert_never(step)
+            return None
+        memory, uid = self.memory, claim.uid
+        last = LastAttempt(uid in memory.settled, uid in memory.offline, memory.retry_in(claim))
+        in_use = self._is_used(key) if uid in memory.offline else False
+        return ExpansionView(claim, self.volumes.get(claim.spec.volume_name), last, in_use)
 
-    async def _is_used(self, key: str) -> bool:
-        if self._users is None:
-            cache = self.client.cache(Pod)
-            users = cache.index("claims", pods.claim_keys)
-            self._ends.append(cache.subscribe(self._pod_changed))
-            await cache.synced()
-            self._users = users
-        return any(not pods.has_let_go(pod) for pod in self._users[key])
+    def _is_used(self, key: str) -> bool | None:
+        users = self.memory.users
+        return any(not pods.has_let_go(pod) for pod in users[key]) if users is not None else None
+
+    def plan(self, view: ExpansionView) -> Iterator[plans.Step | CommonStep]:
+        return plans.plan(view.claim, view.volume, self.facts, view.last, in_use=view.in_use)
+
+    # --- doing it
+
+    def subject(self, view: ExpansionView) -> PersistentVolumeClaim:
+        return view.claim
+
+    async def act(self, key: str, view: ExpansionView, step: plans.Step) -> Outcome[ExpansionView]:
+        volume = view.volume
+        match step:
+            case WatchPods():
+                await self._watch_pods()
+                return Replan(structs.replace(view, in_use=self._is_used(key)))
+            case Begin(size, fresh):
+                claim = await self._begin(view.claim, size, fresh=fresh)
+                return Continue(structs.replace(view, claim=claim))
+            case Expand(size):
+                assert volume is not None
+                await self._expand(view.claim, volume, size)
+            case Tidy():
+                assert volume is not None
+                annotations = {binding.PRE_RESIZE_CAPACITY: None}
+                await self.patch_volume(volume, {"metadata": {"annotations": annotations}})
+            case _:
+                assert_never(step)
+        return None
+
+    async def _watch_pods(self) -> None:
+        cache = self.client.cache(Pod)
+        users = cache.index("claims", pods.claim_keys)
+        await cache.synced()
+        if self.memory.users is None:
+            self.memory.users = users
+            self.follow(cache, self.keys_of_pod)
 
     async def _expand(self, claim: PersistentVolumeClaim, volume: PersistentVolume, size: int) -> None:
-        self._offline.discard(claim.uid)
+        self.memory.offline.discard(claim.uid)
         log.info("Resizing volume", extra={"PVC": claim.key, "PV": volume.name, "size": size})
         try:
             reached, node_needed = await self._call(volume, size)
-        except (CallError, Refused, convert.UnsupportedModes) as error:
+        except (CallError, RetryableError, convert.UnsupportedModes) as error:
             return await self._judge(claim, volume, error)
-        self._final.discard(claim.uid)
-        self.soon(claim)
-        # What a driver answers is a number of bytes; without one, the claim's own words stand.
-        text = sizes.text(reached) if self.facts.expands else _spelled(claim, reached)
+        self.memory.settled.discard(claim.uid)
+        self.memory.retry_soon(claim)
+        # A driver answers in bytes; without a driver's answer the size stays as the user wrote it.
+        text = sizes.text(reached) if self.facts.expands else _size_text(claim, reached)
         await self._grow(claim, volume, text, node_needed=node_needed)
         if node_needed:
-            await self._hand_over(claim)
+            await self._require_node_expansion(claim)
         else:
             await self._finish(claim, text)
 
     async def _call(self, volume: PersistentVolume, size: int) -> tuple[int, bool]:
-        """What the driver made of it, and whether the node has to do something too."""
+        """The size that the driver reached, and whether the node has to expand the file system."""
         if not self.facts.expands:
             return size, True
         source = volume.spec.csi
         if source is None:
-            raise Refused(f"volume {volume.name} is not migrated to CSI")
+            raise RetryableError(f"volume {volume.name} is not migrated to CSI")
         multi_writer = "SINGLE_NODE_MULTI_WRITER" in self.driver.controller
         request = v1.ControllerExpandVolumeRequest(
             volume_id=source.volume_handle,
@@ -164,21 +186,21 @@ class Expansions(Asker):
         return reply.capacity_bytes or size, reply.node_expansion_required
 
     async def _judge(self, claim: PersistentVolumeClaim, volume: PersistentVolume, error: Exception) -> None:
-        """What a failed call means for the claim. An error that is no answer of the driver says nothing."""
+        """What a failed call means for the claim."""
         why = f'resize volume "{volume.name}" by resizer "{self.driver.name}" failed: {error}'
         if is_refused_in_use(error) and self.settings.handle_volume_inuse_error:
-            self._offline.add(claim.uid)
+            self.memory.offline.add(claim.uid)
         infeasible = is_infeasible(error)
         if classify(error).settled:
-            self._final.add(claim.uid)
+            self.memory.settled.add(claim.uid)
             await self._mark_failed(claim, error, infeasible=infeasible)
         else:
-            self._final.discard(claim.uid)
+            self.memory.settled.discard(claim.uid)
         self.events.warning(claim, "VolumeResizeFailed", why)
         if not infeasible:
-            self.soon(claim)
-            raise Refused(why) from error
-        self.slowly(claim, why)
+            self.memory.retry_soon(claim)
+            raise RetryableError(why) from error
+        self.retry_slowly(claim, why)
 
     # --- what is written
 
@@ -188,10 +210,10 @@ class Expansions(Asker):
         if changes := resizing.conditions(claim, [_condition(resizing.RESIZING)], drop=drop):
             status["conditions"] = changes
         if fresh:
-            status["allocatedResources"] = {"storage": _spelled(claim, size)}
+            status["allocatedResources"] = {"storage": _size_text(claim, size)}
             status["allocatedResourceStatuses"] = {"storage": State.CONTROLLER_IN_PROGRESS}
-        patch = _unmarked(claim, status)
-        return await self.move(claim, patch) if patch else claim
+        patch = _without_mark(claim, status)
+        return await self.advance_claim(claim, patch) if patch else claim
 
     async def _grow(
         self, claim: PersistentVolumeClaim, volume: PersistentVolume, text: str, *, node_needed: bool
@@ -202,17 +224,17 @@ class Expansions(Asker):
             if binding.PRE_RESIZE_CAPACITY not in volume.metadata.annotations:
                 patch["metadata"] = {"annotations": {binding.PRE_RESIZE_CAPACITY: before}}
         with trace.span(COMPONENT, "volume grown", f"pv/{volume.name}", size=text):
-            await self.tell_volume(volume, patch)
+            await self.patch_volume(volume, patch)
 
-    async def _hand_over(self, claim: PersistentVolumeClaim) -> None:
-        """The rest is the node's."""
+    async def _require_node_expansion(self, claim: PersistentVolumeClaim) -> None:
+        """The node has to expand the file system."""
         pending = _condition(resizing.FILE_SYSTEM_PENDING, resizing.WAITING)
         status = {
             "conditions": resizing.conditions(claim, [pending]),
             "allocatedResourceStatuses": {"storage": State.NODE_PENDING},
         }
-        with trace.span(COMPONENT, "handed to the node", f"pvc/{claim.key}"):
-            await self.tell_claim(claim, _unmarked(claim, status))
+        with trace.span(COMPONENT, "node expansion required", f"pvc/{claim.key}"):
+            await self.patch_claim(claim, _without_mark(claim, status))
         self.events.normal(claim, "FileSystemResizeRequired", "Require file system resize of volume on node")
 
     async def _finish(self, claim: PersistentVolumeClaim, text: str) -> None:
@@ -223,7 +245,7 @@ class Expansions(Asker):
         }
         notes = {"annotations": {resizing.NODE_NOT_REQUIRED: "true"}}
         with trace.span(COMPONENT, "resized", f"pvc/{claim.key}"):
-            await self.tell_claim(claim, {"metadata": notes, "status": status})
+            await self.patch_claim(claim, {"metadata": notes, "status": status})
         self.events.normal(claim, "VolumeResizeSuccessful", "Resize volume succeeded")
 
     async def _mark_failed(self, claim: PersistentVolumeClaim, error: Exception, *, infeasible: bool) -> None:
@@ -231,7 +253,7 @@ class Expansions(Asker):
         status: dict[str, Any] = {"conditions": resizing.conditions(claim, [told])}
         if infeasible:
             status["allocatedResourceStatuses"] = {"storage": State.CONTROLLER_INFEASIBLE}
-        await self.tell_claim(claim, {"status": status})
+        await self.patch_claim(claim, {"status": status})
 
 
 def _condition(type: str, message: str = "") -> dict[str, Any]:
@@ -239,14 +261,14 @@ def _condition(type: str, message: str = "") -> dict[str, Any]:
     return {key: value for key, value in told.items() if value}
 
 
-def _unmarked(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status patch that also takes off the note of an earlier growth that needed no node."""
+def _without_mark(claim: PersistentVolumeClaim, status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status patch that also removes the annotation of an earlier expansion that needed no node."""
     patch: dict[str, Any] = {"status": status} if status else {}
     if resizing.NODE_NOT_REQUIRED in claim.metadata.annotations:
         patch["metadata"] = {"annotations": {resizing.NODE_NOT_REQUIRED: None}}
     return patch
 
 
-def _spelled(claim: PersistentVolumeClaim, size: int) -> str:
-    """A size in the user's own words where it is the one they asked for."""
+def _size_text(claim: PersistentVolumeClaim, size: int) -> str:
+    """A size as the user wrote it, where it is the one they asked for."""
     return claim.spec.resources.requests["storage"] if size == sizes.requested(claim) else sizes.text(size)

@@ -2,8 +2,8 @@
 
 The size to work towards is written on the claim before the driver is asked, because an answer may never
 come: then that size, and no other, is asked for until it is known what became of it. Only after a final
-error may the claim's present request take its place. The subtle thing: that an error was final is known in
-this process alone; after a restart an expansion in progress counts as one whose outcome is open.
+error may the claim's present request take its place. That an error was final is known in this process alone;
+after a restart an expansion in progress counts as one whose outcome is open.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim
 from volplane.rules import binding, classes, resizing, sizes
 from volplane.rules.resizing import State
-from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, normal, warning
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
 
 
 class Driver(Struct, frozen=True):
@@ -26,12 +26,12 @@ class Driver(Struct, frozen=True):
     annotates: bool = False  # gate AnnotateFsResize
 
 
-class Memory(Struct, frozen=True):
-    """What this process remembers of the claim's last try."""
+class LastAttempt(Struct, frozen=True):
+    """What this process remembers of the claim's last attempt."""
 
-    final: bool = False  # it failed, and nothing of it goes on
+    final: bool = False  # it failed for good, and nothing of it goes on
     refused_in_use: bool = False  # the driver expands only volumes that nobody uses
-    slow: float = 0.0  # seconds for which the driver's word that it cannot be done is taken
+    slow: float = 0.0  # seconds before the next attempt, after the driver said that it cannot be done
 
 
 class Begin(Struct, frozen=True):
@@ -49,23 +49,21 @@ class Tidy(Struct, frozen=True):
     """The node has finished: the note of the size before it goes."""
 
 
-class Refuse(Struct, frozen=True):
-    """Not while somebody uses it."""
-
-    why: str
+class WatchPods(Struct, frozen=True):
+    """Find out whether pods use the volume: the driver expands only volumes that are not in use."""
 
 
-Step = Begin | Expand | Tidy | Refuse | Say | Wait
+Step = Begin | Expand | Tidy | WatchPods
 
 
 def plan(
     claim: PersistentVolumeClaim,
     volume: PersistentVolume | None,
     driver: Driver,
-    memory: Memory,
+    last: LastAttempt,
     *,
-    in_use: bool = False,
-) -> Iterator[Step]:
+    in_use: bool | None = False,  # None: not known yet
+) -> Iterator[Step | CommonStep]:
     if not claim.spec.volume_name:
         return
     if volume is None:
@@ -75,31 +73,39 @@ def plan(
     if driver.annotates and _is_complete(claim, volume):
         yield Tidy()
     if is_wanted(claim) and is_ours(claim, volume, driver.name):
-        yield from _expand(claim, volume, driver, memory, in_use=in_use)
+        yield from _expand(claim, volume, driver, last, in_use=in_use)
 
 
 def _expand(
-    claim: PersistentVolumeClaim, volume: PersistentVolume, driver: Driver, memory: Memory, *, in_use: bool
-) -> Iterator[Step]:
-    size = target(claim, volume, driver, memory)
+    claim: PersistentVolumeClaim,
+    volume: PersistentVolume,
+    driver: Driver,
+    last: LastAttempt,
+    *,
+    in_use: bool | None,
+) -> Iterator[Step | CommonStep]:
+    size = target(claim, volume, driver, last)
     if size is None:
         return
     fresh = resizing.allocated(claim) != size
-    if not fresh and memory.slow > 0:
+    if not fresh and last.slow > 0:
         why = (
             f"skipping volume expansion for pvc {claim.key}, because expansion previously failed with "
             "infeasible error"
         )
-        yield Wait(memory.slow, why)
+        yield Wait(last.slow, why)
+        return
+    if last.refused_in_use and in_use is None:
+        yield WatchPods()
         return
     yield Begin(size, fresh)
-    if memory.refused_in_use and in_use:
+    if last.refused_in_use and in_use:
         why = (
             f"Unable to expand {claim.key} because CSI driver {driver.name} only supports offline expansion "
             "and volume is currently in-use"
         )
         yield warning("VolumeResizeFailed", why)
-        yield Refuse(why)
+        yield Wait(UNTIL_CHANGED, why)
         return
     yield normal("Resizing", f"External resizer is resizing volume {volume.name}")
     yield Expand(size)
@@ -123,7 +129,7 @@ def is_ours(claim: PersistentVolumeClaim, volume: PersistentVolume, driver: str)
 
 
 def target(
-    claim: PersistentVolumeClaim, volume: PersistentVolume, driver: Driver, memory: Memory
+    claim: PersistentVolumeClaim, volume: PersistentVolume, driver: Driver, last: LastAttempt
 ) -> int | None:
     """The size to ask for; None while it is the node's turn."""
     requested, state, allocated = sizes.requested(claim), resizing.state(claim), resizing.allocated(claim)
@@ -137,7 +143,7 @@ def target(
                 return noted
             # Open, unless we saw it fail for good: an open one is finished before another begins.
             case State.CONTROLLER_IN_PROGRESS:
-                return requested if memory.final else noted
+                return requested if last.final else noted
             case _:
                 return requested
     match state:
@@ -161,8 +167,8 @@ def _is_complete(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool
     return resizing.actual(claim) >= sizes.capacity(volume)
 
 
-def claim_facts(claim: PersistentVolumeClaim | None) -> object:
-    """What of a claim is news to us. What we write ourselves must not cut a pause short."""
+def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
+    """The fields whose change matters. Our own writes must not cut a pause short."""
     if claim is None:
         return None
     state = resizing.state(claim)

@@ -1,8 +1,8 @@
 """What a claim that names another VolumeAttributesClass needs next of its driver.
 
 The class that the volume is on its way to is written down before the driver is asked, and stays the target
-until the driver has given a definite answer, whatever the claim names by then. The subtle thing: that an
-answer was definite is known in this process alone; after a restart everything in progress counts as open.
+until the driver has given a definite answer, whatever the claim names by then. That an answer was definite is
+known in this process alone; after a restart everything in progress counts as open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from volplane.api.core import PersistentVolume, PersistentVolumeClaim, SecretReference
 from volplane.api.storage import VolumeAttributesClass
-from volplane.rules.steps import UNTIL_CHANGED, Say, Wait, normal, warning
+from volplane.rules.steps import UNTIL_CHANGED, CommonStep, Wait, normal, warning
 
 MODIFYING = "ModifyingVolume"
 MODIFY_ERROR = "ModifyVolumeError"
@@ -28,11 +28,11 @@ class Status(StrEnum):
     INFEASIBLE = "Infeasible"
 
 
-class Memory(Struct, frozen=True):
-    """What this process remembers of the claim's last try."""
+class LastAttempt(Struct, frozen=True):
+    """What this process remembers of the claim's last attempt."""
 
-    settled: bool = False  # it failed, and nothing of it goes on
-    slow: float = 0.0  # seconds for which the driver's word that it cannot be done is taken
+    settled: bool = False  # it failed for good, and nothing of it goes on
+    slow: float = 0.0  # seconds before the next attempt, after the driver said that it cannot be done
 
 
 class MarkPending(Struct, frozen=True):
@@ -53,31 +53,31 @@ class Cancel(Struct, frozen=True):
     """Nothing is asked for any more."""
 
 
-Step = MarkPending | Start | Modify | Cancel | Say | Wait
+Step = MarkPending | Start | Modify | Cancel
 
 
 def plan(
     claim: PersistentVolumeClaim,
     volume: PersistentVolume | None,
     driver: str,
-    memory: Memory,
+    last: LastAttempt,
     classes: Callable[[str], VolumeAttributesClass | None],
-) -> Iterator[Step]:
+) -> Iterator[Step | CommonStep]:
     if not is_wanted(claim) or not is_ours(volume, driver):
         return
     wanted = claim.spec.volume_attributes_class_name or ""
     status = claim.status.modify_volume_status
-    if memory.slow > 0 and status is not None and status.target_volume_attributes_class_name == wanted:
+    if last.slow > 0 and status is not None and status.target_volume_attributes_class_name == wanted:
         why = (
             f"skipping volume modification for pvc {claim.key}, because modification previously failed with "
             "infeasible error"
         )
-        yield Wait(memory.slow, why)
+        yield Wait(last.slow, why)
         return
     under_way = status is not None and status.status == Status.IN_PROGRESS
     if not wanted and not under_way:
         yield from _cancel(claim)
-    elif status is not None and under_way and (not memory.settled or not wanted):
+    elif status is not None and under_way and (not last.settled or not wanted):
         yield from _go_on(status.target_volume_attributes_class_name, classes)
     else:
         yield from _begin(claim, wanted, classes)
@@ -92,14 +92,23 @@ def is_wanted(claim: PersistentVolumeClaim) -> bool:
     return claim.status.modify_volume_status is not None or wanted != has
 
 
-def _cancel(claim: PersistentVolumeClaim) -> Iterator[Step]:
+def is_same_target(claim: PersistentVolumeClaim) -> bool:
+    """The class that was tried last is the one that the claim names."""
+    status = claim.status.modify_volume_status
+    wanted = claim.spec.volume_attributes_class_name
+    return status is not None and status.target_volume_attributes_class_name == wanted
+
+
+def _cancel(claim: PersistentVolumeClaim) -> Iterator[Step | CommonStep]:
     # What was reached stays as it is: only the last result is recorded, not what came before.
     if any(c.type == MODIFYING for c in claim.status.conditions):
         yield normal("VolumeModifyCanceled", "Cancelled modify.")
         yield Cancel()
 
 
-def _go_on(target: str, classes: Callable[[str], VolumeAttributesClass | None]) -> Iterator[Step]:
+def _go_on(
+    target: str, classes: Callable[[str], VolumeAttributesClass | None]
+) -> Iterator[Step | CommonStep]:
     found = classes(target)
     if found is None:
         yield warning("VolumeModifyFailed", _missing(target))
@@ -110,7 +119,7 @@ def _go_on(target: str, classes: Callable[[str], VolumeAttributesClass | None]) 
 
 def _begin(
     claim: PersistentVolumeClaim, wanted: str, classes: Callable[[str], VolumeAttributesClass | None]
-) -> Iterator[Step]:
+) -> Iterator[Step | CommonStep]:
     found = classes(wanted)
     if found is None:
         status = claim.status.modify_volume_status
@@ -160,8 +169,8 @@ def claims_classes(claim: PersistentVolumeClaim) -> list[str]:
     return sorted(names - {""})
 
 
-def claim_facts(claim: PersistentVolumeClaim | None) -> object:
-    """What of a claim is news to us. What we write ourselves must not cut a pause short."""
+def relevant_fields(claim: PersistentVolumeClaim | None) -> object:
+    """The fields whose change matters. Our own writes must not cut a pause short."""
     if claim is None:
         return None
     return claim.uid, claim.status.phase, claim.spec.volume_name, claim.spec.volume_attributes_class_name

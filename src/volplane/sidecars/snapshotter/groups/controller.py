@@ -1,27 +1,34 @@
-"""Contents of groups at work: one call for all volumes of a group, one for its end."""
+"""Creates and deletes group snapshots: one call for all volumes of a group, one for its deletion."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, assert_never
 
+from msgspec import Struct, structs
+
 from volplane.api.snapshot import VolumeGroupSnapshotClass, VolumeGroupSnapshotContent
 from volplane.client.client import Client
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, classify
-from volplane.loops.controller import Refused
+from volplane.loops.controller import Continue, RetryableError
 from volplane.loops.events import Recorder
 from volplane.rules import groups, snapshots
 from volplane.sidecars import Driver, secrets
-from volplane.sidecars.snapshotter.asking import Asker, nanoseconds, quoted
 from volplane.sidecars.snapshotter.groups import plan as plans
 from volplane.sidecars.snapshotter.groups.plan import Delete, Fail, Look, Release, Take, Unmark
+from volplane.sidecars.snapshotter.rpc_base import SnapshotRpcController, nanoseconds, quote
 from volplane.sidecars.snapshotter.settings import Settings
 
 FIRST, LATER = "GroupSnapshotCreationFailed", "GroupSnapshotContentCheckandUpdateFailed"
 
 
-class GroupContents(Asker):
+class GroupContentView(Struct, frozen=True):
+    content: VolumeGroupSnapshotContent
+    snapshot_class: VolumeGroupSnapshotClass | None
+
+
+class GroupContents(SnapshotRpcController[GroupContentView, plans.Step]):
     name = "csi-snapshotter-groups"
     mark_as = groups.BEING_CREATED
     finalizer = groups.CONTENT_BOUND
@@ -36,49 +43,59 @@ class GroupContents(Asker):
         )
 
     def setup(self) -> None:
-        self.contents = self.watch(VolumeGroupSnapshotContent, self._content_changed)
-        self.classes = self.watch(VolumeGroupSnapshotClass, self._class_changed)
+        self.contents = self.watch(VolumeGroupSnapshotContent, self.keys_of_content)
+        self.classes = self.watch(VolumeGroupSnapshotClass, self.keys_of_class)
 
-    def _content_changed(
+    def keys_of_content(
         self, old: VolumeGroupSnapshotContent | None, new: VolumeGroupSnapshotContent | None
     ) -> Iterator[str]:
-        if new is not None and (old is new or plans.facts(old) != plans.facts(new)):
+        if new is not None and (old is new or plans.relevant_fields(old) != plans.relevant_fields(new)):
             yield new.name
 
-    def _class_changed(
+    def keys_of_class(
         self, old: VolumeGroupSnapshotClass | None, new: VolumeGroupSnapshotClass | None
     ) -> Iterator[str]:
         if new is not None and old is None:
             yield from (c.name for c in self.contents.all() if not groups.is_ready(c))
 
-    async def reconcile(self, key: str) -> None:
+    def view(self, key: str) -> GroupContentView | None:
         content = self.contents.get(key)
         if content is None:
-            return
-        found = self.classes.get(content.spec.volume_group_snapshot_class_name or "")
-        for step in plans.plan(content, found, self.facts):
-            match step:
-                case Take():
-                    await self._take(content, step)
-                case Look():
-                    await self._look(content, step)
-                case Delete():
-                    content = await self._delete(content, step)
-                case Unmark():
-                    await self.mark(content, present=False)
-                case Release():
-                    await self.release(content)
-                case Fail(why, first):
-                    await self._fail(content, why, first=first)
-                case _:
-                    assert_never(step)
+            return None
+        return GroupContentView(
+            content, self.classes.get(content.spec.volume_group_snapshot_class_name or "")
+        )
+
+    def plan(self, view: GroupContentView) -> Iterator[plans.Step]:
+        return plans.plan(view.content, view.snapshot_class, self.facts)
+
+    async def act(
+        self, key: str, view: GroupContentView, step: plans.Step
+    ) -> Continue[GroupContentView] | None:
+        content = view.content
+        match step:
+            case Take():
+                await self._take(content, step)
+            case Look():
+                await self._look(content, step)
+            case Delete():
+                return Continue(structs.replace(view, content=await self._delete(content, step)))
+            case Unmark():
+                await self.mark(content, present=False)
+            case Release():
+                await self.remove_finalizer(content)
+            case Fail(why, first):
+                await self._fail(content, why, first=first)
+            case _:
+                assert_never(step)
+        return None
 
     async def _take(self, content: VolumeGroupSnapshotContent, step: Take) -> None:
         try:
             credentials = await self.secrets(content, step.secret)
-        except Refused as error:
+        except RetryableError as error:
             why = f"failed to get input parameters to create group snapshot for {content.name}: "
-            return await self._fail(content, why + quoted(error), first=step.first)
+            return await self._fail(content, why + quote(error), first=step.first)
         await self.mark(content, present=True)
         request = v1.CreateVolumeGroupSnapshotRequest(
             name=step.name,
@@ -92,11 +109,11 @@ class GroupContents(Asker):
             if classify(error).settled:
                 await self.mark(content, present=False)
             volumes = f"[{' '.join(step.volumes)}]"
-            why = f"failed to take group snapshot of the volumes {volumes}: {quoted(error)}"
+            why = f"failed to take group snapshot of the volumes {volumes}: {quote(error)}"
             return await self._fail(content, why, first=step.first)
-        await self._told(content, reply.group_snapshot)
+        await self._write_status(content, reply.group_snapshot)
         await self.mark(content, present=False)
-        self.look_again(
+        self.plan_again(
             self.contents.get(content.name),
             f"group snapshot of content {content.name}",
             ready=reply.group_snapshot.ready_to_use,
@@ -110,16 +127,16 @@ class GroupContents(Asker):
                 secrets=await secrets(self.client, step.secret),
             )
             reply = await self.call("GetVolumeGroupSnapshot", request, content)
-        except (CallError, Refused) as error:
+        except (CallError, RetryableError) as error:
             return await self._fail(content, str(error), first=False)
-        await self._told(content, reply.group_snapshot)
-        self.look_again(
+        await self._write_status(content, reply.group_snapshot)
+        self.plan_again(
             self.contents.get(content.name),
             f"group snapshot of content {content.name}",
             ready=reply.group_snapshot.ready_to_use,
         )
 
-    async def _told(self, content: VolumeGroupSnapshotContent, group: v1.VolumeGroupSnapshot) -> None:
+    async def _write_status(self, content: VolumeGroupSnapshotContent, group: v1.VolumeGroupSnapshot) -> None:
         now = content.status
         status: dict[str, Any] = {"readyToUse": group.ready_to_use}
         if now is None or now.volume_group_snapshot_handle is None:
@@ -130,18 +147,20 @@ class GroupContents(Asker):
             status["volumeSnapshotInfoList"] = [_info(snapshot) for snapshot in group.snapshots]
         if group.ready_to_use and now is not None and now.error is not None:
             status["error"] = None
-        await self.tell(content, status)
+        await self.set_status(content, status)
 
     async def _fail(self, content: VolumeGroupSnapshotContent, why: str, *, first: bool) -> None:
         error = content.status.error if content.status is not None else None
         if first:
-            await self.fail(content, error, FIRST, f"Failed to create group snapshot: {why}")
-        await self.fail(content, error, LATER, f"Failed to check and update group snapshot content: {why}")
+            await self.report_error(content, error, FIRST, f"Failed to create group snapshot: {why}")
+        await self.report_error(
+            content, error, LATER, f"Failed to check and update group snapshot content: {why}"
+        )
 
     async def _delete(self, content: VolumeGroupSnapshotContent, step: Delete) -> VolumeGroupSnapshotContent:
         try:
             credentials = await self.secrets(content, step.secret)
-        except Refused:
+        except RetryableError:
             self.events.warning(content, "GroupSnapshotDeleteError", "Failed to get snapshot credentials")
             raise
         request = v1.DeleteVolumeGroupSnapshotRequest(
@@ -151,9 +170,9 @@ class GroupContents(Asker):
             await self.call("DeleteVolumeGroupSnapshot", request, content)
         except CallError as error:
             self.events.warning(content, "GroupSnapshotDeleteError", "Failed to delete group snapshot")
-            raise Refused(f'failed to delete group snapshot "{content.name}", err: {error}') from error
+            raise RetryableError(f'failed to delete group snapshot "{content.name}", err: {error}') from error
         gone = dict.fromkeys(("volumeGroupSnapshotHandle", "readyToUse", "creationTime", "error"))
-        return await self.tell(content, gone) or content
+        return await self.set_status(content, gone) or content
 
 
 def _info(snapshot: v1.Snapshot) -> dict[str, Any]:

@@ -159,8 +159,8 @@ def noted_secret(content: VolumeGroupSnapshotContent) -> SecretReference | None:
     return SecretReference(name=name, namespace=namespace)
 
 
-def facts(content: VolumeGroupSnapshotContent | None) -> object:
-    """What of a content is news to us. What we write ourselves must not cut a pause short."""
+def relevant_fields(content: VolumeGroupSnapshotContent | None) -> object:
+    """The fields whose change matters. Our own writes must not cut a pause short."""
     if content is None:
         return None
     notes = {k: v for k, v in content.metadata.annotations.items() if k != groups.BEING_CREATED}

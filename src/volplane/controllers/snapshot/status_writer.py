@@ -1,8 +1,7 @@
-"""What snapshots and groups of them have in common: how their state, their errors and their contents are
-written.
+"""What the controllers of snapshots and of group snapshots have in common: how they write.
 
-The subtle thing: custom resources know no strategic patch, so lists (finalizers) are written over the very
-version that was seen.
+Custom resources have no strategic merge patch, so lists (finalizers) are written over the very version that
+was read.
 """
 
 from __future__ import annotations
@@ -13,17 +12,21 @@ from typing import Any, TypeVar
 from volplane.api.meta import Resource
 from volplane.api.snapshot import SnapshotError
 from volplane.base import clock, trace
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.rules.steps import UNTIL_CHANGED
 
 COMPONENT = "snapshot-controller"
 
 T = TypeVar("T", bound=Resource)
+V = TypeVar("V")
+S = TypeVar("S")
 
 
-class Writer(Controller[str]):
-    async def settle(self, obj: T, finalizers: tuple[str, ...], spec: Mapping[str, Any] | None = None) -> T:
-        """Finalizers, and with them what of the spec is decided."""
+class SnapshotWriter(Controller[str, V, S]):
+    async def set_finalizers(
+        self, obj: T, finalizers: tuple[str, ...], spec: Mapping[str, Any] | None = None
+    ) -> T:
+        """Set the finalizers, and with them fields of the spec."""
         patch: dict[str, Any] = {"metadata": {"finalizers": list(finalizers)}}
         if spec:
             patch["spec"] = spec
@@ -44,15 +47,15 @@ class Writer(Controller[str]):
             missing_ok=True,
         )
 
-    async def tell(self, obj: Resource, status: Mapping[str, Any]) -> None:
+    async def set_status(self, obj: Resource, status: Mapping[str, Any]) -> None:
         with trace.span(COMPONENT, "status", f"snapshot/{obj.key}"):
             await self.patch(obj, {"status": status}, subresource="status")
 
-    async def drop(self, obj: Resource) -> None:
+    async def delete_content(self, obj: Resource) -> None:
         with trace.span(COMPONENT, "delete content", f"content/{obj.name}"):
             await self.client.delete(type(obj), obj.name, obj.namespace, uid=obj.uid, missing_ok=True)
 
-    async def fail(
+    async def report_error(
         self,
         obj: Resource,
         error: SnapshotError | None,
@@ -62,13 +65,13 @@ class Writer(Controller[str]):
         unready: bool,
         final: bool,
     ) -> None:
-        """Told once: the same again is neither written nor said. `error` is what was told last."""
+        """Written once: the same error again is neither written nor recorded. `error` is the last one."""
         if error is None or error.message != message:
             status: dict[str, Any] = {"error": {"time": clock.stamp(), "message": message}}
             if unready:
                 status["readyToUse"] = False
             self.events.warning(obj, reason, message)
-            await self.tell(obj, status)
+            await self.set_status(obj, status)
         if not final:
-            raise Refused(message)
+            raise RetryableError(message)
         self.queue.later(obj.key, UNTIL_CHANGED, message)

@@ -1,4 +1,4 @@
-"""Waits until the kinds of snapshots are there: as custom resources, somebody has to define them."""
+"""Waits until the kinds of snapshots are served: they are custom resources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 from volplane.api.errors import Forbidden
 from volplane.client.client import Client
-from volplane.loops.defined import established
+from volplane.loops.crd_wait import wait_until_established
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +22,11 @@ GROUP_NAMES = (
 )
 
 
-async def defined(client: Client, *, groups: bool = False) -> None:
-    """Returns when they are served. Who may not look at definitions takes them for granted."""
+async def wait_for_crds(client: Client, *, groups: bool = False) -> None:
+    """Return when they are served; without permission to read definitions, at once."""
     for name in NAMES + (GROUP_NAMES if groups else ()):
         try:
-            await established(client, name)
+            await wait_until_established(client, name)
         except Forbidden as error:
-            log.info("definitions cannot be seen: %s", error)
+            log.info("CustomResourceDefinitions cannot be read: %s", error)
             return

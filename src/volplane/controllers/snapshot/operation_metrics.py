@@ -1,4 +1,4 @@
-"""How long snapshots take, as upstream measures it: from the first look at one to what is awaited."""
+"""How long snapshot operations take, as upstream measures it: from the first plan to the result."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ IN_FLIGHT = metrics.gauge("snapshot_controller_operations_in_flight", "Total num
 CREATE, READY, DELETE = "CreateSnapshot", "CreateSnapshotAndReady", "DeleteSnapshot"
 
 
-class Operation(Struct, frozen=True):
+class SnapshotOperation(Struct, frozen=True):
     driver: str
     kind: str
     since: float
 
 
-class Operations:
-    """The operations that have begun, by snapshot and name."""
+class SnapshotOperations:
+    """The operations that have started, by snapshot and name: the memory of the controller."""
 
     def __init__(self) -> None:
-        self._begun: dict[tuple[str, str], Operation] = {}
+        self._started: dict[tuple[str, str], SnapshotOperation] = {}
+
+    def observe_snapshot(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> None:
+        if new is None and old is not None:
+            self.forget(old.uid)
 
     def begin(self, snapshot: VolumeSnapshot, driver: str) -> None:
         if snapshot.is_deleting:
@@ -44,19 +48,19 @@ class Operations:
                 self._start(snapshot, CREATE, driver)
 
     def end(self, snapshot: VolumeSnapshot, status: Mapping[str, Any]) -> None:
-        """What a snapshot's new status finishes."""
+        """Finish what a new status of the snapshot completes."""
         if "creationTime" in status:
-            self.finished(snapshot, CREATE)
+            self.finish(snapshot, CREATE)
         if status.get("readyToUse") is True:
-            self.finished(snapshot, READY)
+            self.finish(snapshot, READY)
 
-    def finished(self, snapshot: VolumeSnapshot, name: str, status: str = "success") -> None:
+    def finish(self, snapshot: VolumeSnapshot, name: str, status: str = "success") -> None:
         self._record(snapshot.uid, name, status)
 
-    def drop(self, uid: str) -> None:
+    def forget(self, uid: str) -> None:
         for name in (CREATE, READY, DELETE):
-            self._begun.pop((uid, name), None)
-        IN_FLIGHT.set(len(self._begun))
+            self._started.pop((uid, name), None)
+        IN_FLIGHT.set(len(self._started))
 
     def _cancel(self, uid: str) -> None:
         for name in (CREATE, READY):
@@ -64,13 +68,15 @@ class Operations:
 
     def _start(self, snapshot: VolumeSnapshot, name: str, driver: str) -> None:
         given = snapshot.spec.source.volume_snapshot_content_name is not None
-        operation = Operation(driver or "unknown", "pre-provisioned" if given else "dynamic", clock.now())
-        self._begun.setdefault((snapshot.uid, name), operation)
-        IN_FLIGHT.set(len(self._begun))
+        operation = SnapshotOperation(
+            driver or "unknown", "pre-provisioned" if given else "dynamic", clock.now()
+        )
+        self._started.setdefault((snapshot.uid, name), operation)
+        IN_FLIGHT.set(len(self._started))
 
     def _record(self, uid: str, name: str, status: str) -> None:
-        found = self._begun.pop((uid, name), None)
+        found = self._started.pop((uid, name), None)
         if found is not None:
             seconds = clock.now() - found.since
             SECONDS.labels(found.driver, name, status, found.kind).observe(seconds)
-            IN_FLIGHT.set(len(self._begun))
+            IN_FLIGHT.set(len(self._started))

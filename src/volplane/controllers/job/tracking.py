@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from volplane.api.batch import Job, UncountedTerminatedPods
 from volplane.api.core import Pod
-from volplane.controllers.job import indexes
-from volplane.controllers.job.failures import has_failed, ruling
+from volplane.controllers.job import completion_indexes as indexes
+from volplane.controllers.job.failure_policy import has_failed, ruling
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 MOST_UNCOUNTED = 500  # so that the status stays small

@@ -1,4 +1,4 @@
-"""Waits until a custom kind is there: somebody has to define it, perhaps long after we started."""
+"""Waits until a custom kind is served: its definition may be created long after this process started."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from volplane.client.client import Client
 
 log = logging.getLogger(__name__)
 
-AGAIN = 5.0  # seconds before a watch that broke is begun anew
+RETRY_PAUSE = 5.0  # seconds before a broken watch is started again
 
 
-async def established(client: Client, name: str) -> None:
-    """Returns when the kind of that definition is served. Raises Forbidden where we may not look at it."""
+async def wait_until_established(client: Client, name: str) -> None:
+    """Return when the kind of that definition is served. Raises Forbidden where it may not be read."""
     while True:
         try:
             async for change in client.watch(CustomResourceDefinition, fields=f"metadata.name={name}"):
@@ -28,4 +28,4 @@ async def established(client: Client, name: str) -> None:
             raise
         except APIError as error:
             log.debug("definition %s: %s", name, error)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_PAUSE)

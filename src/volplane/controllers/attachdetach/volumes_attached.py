@@ -1,8 +1,8 @@
-"""`volumesAttached` in a node's status, of which this controller is the only writer.
+"""Writes `volumesAttached` in a node's status; this controller is its only writer.
 
 The list can only be written as a whole, and the volumes of a node come and go at the same time. So changes
-that arrive while a write is under way go together into the next one. The subtle thing: the list to change
-is the one written last, which the cache may not show yet.
+that arrive while a write is under way go together into the next one. The list to change is the one written
+last, which the cache may not show yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Change(Struct):
     revision: int = 0
 
 
-class Listing:
+class VolumesAttached:
     def __init__(self, client: Client, nodes: Cache[Node]) -> None:
         self.client = client
         self.nodes = nodes
@@ -31,7 +31,7 @@ class Listing:
         self._pending: dict[str, dict[str, Change]] = {}  # node → volume → change
         self._last: dict[str, Node] = {}  # as we wrote it, until the cache has caught up
 
-    async def put(self, node: str, volume: str) -> bool:
+    async def add(self, node: str, volume: str) -> bool:
         """Whether the node did not list the volume before."""
         return await self._change(node, volume, present=True)
 
@@ -39,11 +39,18 @@ class Listing:
         return await self._change(node, volume, present=False)
 
     def newest(self, name: str) -> Node | None:
+        """The node as written last, where the cache does not show it yet."""
         cached, last = self.nodes.get(name), self._last.get(name)
         if last is None or cached is None or last.uid != cached.uid or last.revision <= cached.revision:
-            self._last.pop(name, None)
             return cached
         return last
+
+    def observe_node(self, old: Node | None, new: Node | None) -> None:
+        """Forget what was written once the cache shows it."""
+        node = new or old
+        assert node is not None
+        if node.name in self._last and self.newest(node.name) is not self._last[node.name]:
+            del self._last[node.name]
 
     async def _change(self, node: str, volume: str, *, present: bool) -> bool:
         change = self._pending.setdefault(node, {})[volume] = Change(present)

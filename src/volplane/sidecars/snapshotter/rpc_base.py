@@ -1,4 +1,4 @@
-"""How a driver is asked for snapshots and for groups of them alike: marks, secrets, errors, letting go."""
+"""What snapshots and group snapshots have in common: calls, secrets, errors, marks and finalizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from volplane.api.meta import Resource
 from volplane.api.snapshot import SnapshotError
 from volplane.base import clock, trace
 from volplane.client.client import Client
-from volplane.loops.controller import Controller, Refused
+from volplane.loops.controller import Controller, RetryableError
 from volplane.loops.events import Recorder
 from volplane.loops.queue import Backoff
 from volplane.rules import snapshots
@@ -27,17 +27,22 @@ COMPONENT = "csi-snapshotter"
 BILLION = 1_000_000_000
 
 T = TypeVar("T", bound=Resource)
+V = TypeVar("V")
+S = TypeVar("S")
 
 
-class Asker(Controller[str]):
-    mark_as: ClassVar[str]  # the annotation of a content that the driver was asked for
+class SnapshotRpcController(Controller[str, V, S]):
+    mark_as: ClassVar[str]  # the annotation of a content whose snapshot is being created
     finalizer: ClassVar[str]
 
     def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
-        self.workers = settings.worker_threads
-        self.backoff = Backoff(settings.retry_interval_start, settings.retry_interval_max)
-        self.resync = settings.resync_period
-        super().__init__(client, events=events)
+        super().__init__(
+            client,
+            events=events,
+            workers=settings.worker_threads,
+            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
+            resync=settings.resync_period,
+        )
         self.driver, self.settings = driver, settings
 
     async def call(self, method: str, request: Any, content: Resource) -> Any:
@@ -45,18 +50,18 @@ class Asker(Controller[str]):
         return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
 
     async def secrets(self, content: Resource, reference: SecretReference | None) -> dict[str, str]:
-        """Unlike a volume, a snapshot does not go without the secret that was noted for it."""
+        """Unlike a volume, a snapshot is not deleted without the secret that its content names."""
         if reference is not None and not (reference.name and reference.namespace):
             why = "err: secret name or namespace not specified"
-            raise Refused(f'cannot retrieve secrets for snapshot content "{content.name}", {why}')
+            raise RetryableError(f'cannot retrieve secrets for snapshot content "{content.name}", {why}')
         try:
             return await secrets(self.client, reference)
-        except Refused as error:
+        except RetryableError as error:
             log.warning("no credentials for content %s: %s", content.name, error)
-            raise Refused(f'cannot get credentials for snapshot content "{content.name}"') from error
+            raise RetryableError(f'cannot get credentials for snapshot content "{content.name}"') from error
 
     async def mark(self, content: Resource, *, present: bool) -> None:
-        """Intent before effect: asked for, and not yet answered for good."""
+        """Write the intent before the call: the driver was called, and its outcome is not known yet."""
         if present and self.mark_as in content.metadata.annotations:
             return
         notes = {self.mark_as: snapshots.YES if present else None}
@@ -68,8 +73,8 @@ class Asker(Controller[str]):
             missing_ok=not present,
         )
 
-    async def tell(self, content: T, status: Mapping[str, Any]) -> T | None:
-        with trace.span(COMPONENT, "told", f"content/{content.name}"):
+    async def set_status(self, content: T, status: Mapping[str, Any]) -> T | None:
+        with trace.span(COMPONENT, "status", f"content/{content.name}"):
             return await self.client.patch(
                 type(content),
                 content.name,
@@ -79,15 +84,17 @@ class Asker(Controller[str]):
                 missing_ok=True,
             )
 
-    async def fail(self, content: Resource, error: SnapshotError | None, reason: str, told: str) -> NoReturn:
-        """Told once: the same again is neither written nor said. `error` is what was told last."""
-        if error is None or error.message != told:
-            self.events.warning(content, reason, told)
-            status = {"error": {"time": clock.stamp(), "message": told}, "readyToUse": False}
-            await self.tell(content, status)
-        raise Refused(told)
+    async def report_error(
+        self, content: Resource, error: SnapshotError | None, reason: str, message: str
+    ) -> NoReturn:
+        """Written once: the same error again is neither written nor recorded. `error` is the last one."""
+        if error is None or error.message != message:
+            self.events.warning(content, reason, message)
+            status = {"error": {"time": clock.stamp(), "message": message}, "readyToUse": False}
+            await self.set_status(content, status)
+        raise RetryableError(message)
 
-    async def release(self, content: Resource) -> None:
+    async def remove_finalizer(self, content: Resource) -> None:
         left = [f for f in content.metadata.finalizers if f != self.finalizer]
         with trace.span(COMPONENT, "release content", f"content/{content.name}"):
             await self.client.patch(
@@ -99,20 +106,20 @@ class Asker(Controller[str]):
                 missing_ok=True,
             )
 
-    def look_again(self, current: Resource | None, told: str, *, ready: bool) -> None:
-        """Before it goes, when it is to go; when it may be ready, otherwise."""
+    def plan_again(self, current: Resource | None, what: str, *, ready: bool) -> None:
+        """At once when it is being deleted; after a pause when it is not ready yet."""
         if current is not None and current.is_deleting:
             return self.queue.add(current.name)
         if not ready:
-            raise Refused(f"{told} is not ready to use yet")
+            raise RetryableError(f"{what} is not ready to use yet")
 
 
-def quoted(error: Exception) -> str:
+def quote(error: Exception) -> str:
     return json.dumps(str(error), ensure_ascii=False)
 
 
-def nanoseconds(told: Timestamp) -> int:
-    """The driver's word for when it was taken; without one, now."""
-    if told.seconds or told.nanos:
-        return told.ToNanoseconds()
+def nanoseconds(created: Timestamp) -> int:
+    """The creation time that the driver returned; without one, now."""
+    if created.seconds or created.nanos:
+        return created.ToNanoseconds()
     return int(clock.wall().timestamp() * BILLION)

@@ -72,7 +72,7 @@ def _exits(rule: PodFailurePolicyOnExitCodesRequirement, status: ContainerStatus
 
 def pause(job: Job, pods: Iterable[Pod], now: datetime) -> float:
     """Seconds until the next pod may start: doubled for each failure since the last success."""
-    ended = sorted((finished(p), p.status.phase != "Succeeded") for p in pods if _has_ended(job, p))
+    ended = sorted((finish_time(p), p.status.phase != "Succeeded") for p in pods if _has_ended(job, p))
     failures = 0
     last = now
     for moment, failed in ended:
@@ -90,7 +90,7 @@ def _has_ended(job: Job, pod: Pod) -> bool:
     return has_failed(job, pod) and ruling(job, pod).counts
 
 
-def finished(pod: Pod) -> datetime:
+def finish_time(pod: Pod) -> datetime:
     """When the pod ended, as well as it can be told."""
     ends = [
         c.state.terminated.finished_at if c.state.terminated else "" for c in pod.status.container_statuses

@@ -1,0 +1,98 @@
+"""What only the running attach/detach controller knows: timers, reported failures, nodes that were deleted.
+
+A node that is deleted takes its `volumesInUse` with it, so its last one is remembered here.
+"""
+
+from __future__ import annotations
+
+from volplane.api.core import Node
+from volplane.base import clock
+from volplane.controllers.attachdetach.plan import View
+from volplane.loops.queue import Backoff
+
+Timer = tuple[str, str]  # a node, and `unwanted`, `attach` or `detach`
+
+
+class AttachDetachMemory:
+    def __init__(self) -> None:
+        self._since: dict[str, dict[Timer, float]] = {}  # volume → timer → loop time
+        self._failures: dict[str, dict[str, tuple[int, float]]] = {}  # volume → node → how often, next due
+        self._conflicts: dict[str, set[str]] = {}  # volume → nodes whose pods were told
+        self._last_in_use: dict[str, frozenset[str]] = {}  # deleted node → its volumes
+
+    def __contains__(self, volume: str) -> bool:
+        return volume in self._since or volume in self._conflicts or volume in self._failures
+
+    def observe_node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            if old is None:
+                self._last_in_use.pop(new.name, None)
+        elif old is not None:
+            self._last_in_use[old.name] = frozenset(old.status.volumes_in_use)
+
+    def last_in_use(self, node: str) -> frozenset[str] | None:
+        """What a deleted node used last; None if this process did not see it deleted."""
+        return self._last_in_use.get(node)
+
+    # --- timers
+
+    def update(self, volume: str, view: View) -> None:
+        """Run timers for exactly what is the case now, and forget reports to nodes that no longer matter."""
+        before, now = self._since.get(volume, {}), clock.now()
+        since = {timer: before.get(timer, now) for timer in _running(view, before)}
+        if since:
+            self._since[volume] = since
+        elif before:
+            del self._since[volume]
+        if volume in self._failures:
+            kept = {node: f for node, f in self._failures.pop(volume).items() if node in view.wanted}
+            if kept:
+                self._failures[volume] = kept
+        if volume in self._conflicts:
+            nodes = self._conflicts.pop(volume) & view.wanted.keys()
+            if nodes:
+                self._conflicts[volume] = nodes
+
+    def elapsed_time(self, volume: str, node: str, what: str) -> float:
+        timers = self._since.get(volume)
+        since = timers.get((node, what)) if timers is not None else None
+        return clock.now() - since if since is not None else 0.0
+
+    # --- what was reported
+
+    def reported_conflicts(self, volume: str) -> frozenset[str]:
+        return frozenset(self._conflicts.get(volume, ()))
+
+    def note_conflict(self, volume: str, node: str) -> None:
+        self._conflicts.setdefault(volume, set()).add(node)
+
+    def failure_due(self, volume: str, node: str) -> float:
+        """When the next failure may be reported, on the loop's clock."""
+        _, due = self._failures.get(volume, {}).get(node, (0, 0.0))
+        return due
+
+    def note_failure(self, volume: str, node: str, backoff: Backoff) -> float:
+        """A failure was reported, and the attach starts again; when the next one may be reported."""
+        failures = self._failures.setdefault(volume, {})
+        count, _ = failures.get(node, (0, 0.0))
+        due = clock.now() + backoff.pause(count + 1)
+        failures[node] = (count + 1, due)
+        self._since.get(volume, {}).pop((node, "attach"), None)
+        return due
+
+    def forget_failures(self, volume: str, node: str) -> None:
+        self._failures.get(volume, {}).pop(node, None)
+
+
+def _running(view: View, before: dict[Timer, float]) -> set[Timer]:
+    running: set[Timer] = set()
+    for existing in view.attachments:
+        node = existing.node
+        # Once unwanted, only an attached volume stops the clock when it is wanted again.
+        if node not in view.wanted or (not existing.attached and (node, "unwanted") in before):
+            running.add((node, "unwanted"))
+        if existing.deleting:
+            running.add((node, "detach"))
+        elif not existing.attached:
+            running.add((node, "attach"))
+    return running

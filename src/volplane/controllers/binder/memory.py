@@ -1,0 +1,54 @@
+"""What only the running binder knows: volumes that claims are about to take, and events it has recorded.
+
+Several claims are planned before the first of them is written, and may want the same volume. The one that is
+planned first is noted here, so that the others choose another volume instead of losing the write; the
+volume's resourceVersion is what really decides.
+"""
+
+from __future__ import annotations
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.base import clock
+from volplane.rules.binding import BIND_COMPLETED
+from volplane.rules.steps import Say
+
+
+class BinderMemory:
+    def __init__(self) -> None:
+        self._taken: dict[str, tuple[str, int]] = {}  # volume → claim uid, revision (0: not written yet)
+        self._recorded: dict[str, dict[tuple[str, str], float]] = {}  # uid → (reason, message) → when
+
+    def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
+        claim = new or old
+        if claim is not None and (new is None or BIND_COMPLETED in new.metadata.annotations):
+            self._recorded.pop(claim.uid, None)
+
+    def observe_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        volume = new or old
+        assert volume is not None
+        taken = self._taken.get(volume.name)
+        if taken is not None and (new is None or 0 < taken[1] <= volume.revision):
+            del self._taken[volume.name]
+        if new is None:
+            self._recorded.pop(volume.uid, None)
+
+    def take(self, volume: PersistentVolume, claim: PersistentVolumeClaim, revision: int = 0) -> None:
+        """`revision`: of the volume, once its claimRef is written."""
+        self._taken[volume.name] = (claim.uid, revision)
+
+    def give_back(self, volume: PersistentVolume) -> None:
+        self._taken.pop(volume.name, None)
+
+    def is_taken(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+        """By another claim than this one."""
+        taken = self._taken.get(volume.name)
+        return taken is not None and taken[0] != claim.uid
+
+    def note_event(self, uid: str, say: Say, period: float) -> bool:
+        """Whether to record the event: the same one only once in a period, 0 is once for ever."""
+        recorded = self._recorded.setdefault(uid, {})
+        now, last = clock.now(), recorded.get((say.reason, say.message))
+        if last is not None and (not period or now - last < period):
+            return False
+        recorded[say.reason, say.message] = now
+        return True

@@ -1,0 +1,42 @@
+"""The steps that snapshots and group snapshots have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+
+class SetFinalizers(Struct, frozen=True):
+    """Set the finalizers, and the class where it was missing."""
+
+    finalizers: tuple[str, ...]
+    class_name: str | None = None
+
+
+class BindContent(Struct, frozen=True):
+    """Write the uid of the snapshot into a pre-provisioned content."""
+
+
+class CopyStatus(Struct, frozen=True):
+    """Copy the status of the content to the snapshot."""
+
+    status: Mapping[str, Any]
+
+
+class ReportError(Struct, frozen=True):
+    """Write an error into the status, with an event."""
+
+    reason: str
+    message: str
+    unready: bool = True
+    final: bool = False  # only a change of an object helps; otherwise it is retried
+
+
+class AnnotateBeingDeleted(Struct, frozen=True):
+    """Tell the snapshotter of the content that its snapshot is being deleted."""
+
+
+class DeleteContent(Struct, frozen=True):
+    """Delete the content of a snapshot that is being deleted."""

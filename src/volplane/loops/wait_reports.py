@@ -1,0 +1,135 @@
+"""What the roles of a process wait for, reported on a socket.
+
+Objects show what was decided; timers, backoff and mounts only the running role knows. Each connection gets
+the list as JSON and is closed. Only the owner of the socket's directory can connect: that is the whole
+authentication, so the socket is never put anywhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from volplane.base import clock
+from volplane.base.sockets import short_path
+from volplane.loops.controller import Controller
+
+ANSWER_TIMEOUT = 2.0  # seconds for one connection
+SUFFIX = ".waits"
+
+
+class WaitReport(Struct, frozen=True, omit_defaults=True):
+    role: str  # the controller's name, or `node/worker-1`
+    key: str
+    why: str
+    since: datetime
+    next_try: datetime | None = None  # None: only an event wakes it
+
+
+Source = Callable[[], Iterable[WaitReport]]
+
+
+class WaitRegistry:
+    """The running roles of one cluster that report what they wait for.
+
+    The composition root makes it and passes it to every role, so that two clusters in one process report
+    apart.
+    """
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+
+    def add(self, source: Source) -> None:
+        self._sources.append(source)
+
+    def remove(self, source: Source) -> None:
+        if source in self._sources:
+            self._sources.remove(source)
+
+    @contextmanager
+    def reporting(self, source: Source) -> Iterator[None]:
+        self.add(source)
+        try:
+            yield
+        finally:
+            self.remove(source)
+
+    async def run(self, controller: Controller[Any, Any, Any]) -> None:
+        """Run a controller and report its waits meanwhile."""
+
+        def reports() -> Iterator[WaitReport]:
+            for wait in controller.waits:
+                yield WaitReport(controller.name, str(wait.key), wait.why, wait.since, wait.next_try)
+
+        with self.reporting(reports):
+            await controller.run()
+
+    def reports(self) -> list[WaitReport]:
+        return [report for source in self._sources for report in source()]
+
+
+def to_wall_time(moment: float) -> datetime:
+    """A moment of the loop's clock as a date and time."""
+    return clock.wall() + timedelta(seconds=moment - clock.now())
+
+
+@asynccontextmanager
+async def serve_wait_reports(path: str, registry: WaitRegistry) -> AsyncIterator[None]:
+    """Answer on that socket meanwhile."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                writer.write(msgspec.json.encode(registry.reports()))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+
+    server = await asyncio.start_unix_server(answer, sock=_bind(path))
+    try:
+        yield
+    finally:
+        server.close()
+        _remove(path)
+
+
+def _bind(path: str) -> socket.socket:
+    """A listening socket at the path, also where a role that was killed left one."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with short_path(path) as short:
+            _remove(path)
+            made.bind(short)
+            os.chmod(short, 0o600)  # before it listens: until then nobody can connect
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+async def read_wait_reports(path: str) -> list[WaitReport]:
+    """What the roles behind a socket wait for; OSError or TimeoutError where nobody answers."""
+    async with asyncio.timeout(ANSWER_TIMEOUT):
+        with short_path(path) as short:
+            reader, writer = await asyncio.open_unix_connection(short)
+        try:
+            return msgspec.json.decode(await reader.read(), type=list[WaitReport])
+        except msgspec.DecodeError as error:
+            raise OSError(f"{path}: {error}") from error
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()

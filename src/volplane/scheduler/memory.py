@@ -1,0 +1,110 @@
+"""What only the running scheduler knows: nodes and their pods, decisions under way, refused pods.
+
+A pod is counted on its node from the moment it is decided; the caches confirm it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from volplane.api.core import Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod
+from volplane.base import clock
+from volplane.client.cache import Cache
+from volplane.rules import pods
+from volplane.scheduler.assumed import Assumed
+from volplane.scheduler.facts import promised, selected
+from volplane.scheduler.filters import FILTERS
+from volplane.scheduler.ledger import Ledger
+from volplane.scheduler.plan import Refusal, Reservation, ReserveNode
+from volplane.scheduler.refused import Refused
+
+
+class SchedulerMemory:
+    def __init__(self, claims: Cache[PersistentVolumeClaim], volumes: Cache[PersistentVolume]) -> None:
+        self.ledger = Ledger()
+        self.refused = Refused(FILTERS)
+        self.reserved: dict[str, Reservation] = {}  # by the pod's key
+        self.start = 0  # where in the list of nodes the next search begins
+        self.assumed_claims = Assumed(claims)
+        self.assumed_volumes = Assumed(volumes)
+
+    # --- what was seen
+
+    def observe_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        if new is None or new.spec.node_name:
+            self.refused.drop(pod.key)
+            self.ledger.remove_nomination(pod.key)
+        if new is None:
+            if pod.spec.node_name:
+                self._free(pod.key)  # a pod without a node is released by its own plan
+        elif not new.spec.node_name:
+            if old is None and new.status.nominated_node_name:
+                self.ledger.nominate(new, new.status.nominated_node_name)  # by a scheduler before us
+        elif pods.has_ended(new):
+            self._free(new.key)
+        else:
+            self._drop_reservation(new.key)
+            self.ledger.put_pod(new, new.spec.node_name)
+
+    def observe_node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self.ledger.put_node(new)
+        elif old is not None:
+            self.ledger.drop_node(old.name)
+
+    def observe_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        if old is None or new is None or old.metadata.labels != new.metadata.labels:
+            self.ledger.crowd.forget()
+
+    def clear_backoff(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.refused.clear_backoff(key)
+
+    # --- what was decided
+
+    def reserve(self, pod: Pod, step: ReserveNode) -> None:
+        reservation = step.reservation
+        self.start += step.searched
+        self.ledger.remove_nomination(pod.key)
+        self.ledger.put_pod(pod, reservation.node)
+        for claim, volume in reservation.bindings.static:
+            self.assumed_volumes.put(promised(volume, claim))
+        for claim in reservation.bindings.dynamic:
+            self.assumed_claims.put(selected(claim, reservation.node))
+        self.reserved[pod.key] = reservation
+
+    def refuse(self, pod: Pod, refusal: Refusal) -> None:
+        """What is cleared for this pod is not given to one of lower priority."""
+        if refusal.evict is not None:
+            self.ledger.nominate(pod, refusal.evict.node)
+        elif not refusal.waiting:
+            self.ledger.remove_nomination(pod.key)
+        self.refused.put(pod.key, refusal.by, clock.now())
+
+    def note_bound(self, key: str) -> None:
+        reservation = self.reserved.get(key)
+        if reservation is not None:  # not where the caches have shown it already
+            self.reserved[key] = structs.replace(reservation, bound=True)
+        self.refused.drop(key)
+
+    def release(self, key: str) -> bool:
+        """Whether that freed room on a node."""
+        return key in self.reserved and self._free(key)
+
+    def _free(self, key: str) -> bool:
+        self._drop_reservation(key)
+        self.clear_backoff(self.ledger.nominated_on(self.ledger.where(key)))
+        return self.ledger.drop_pod(key)
+
+    def _drop_reservation(self, key: str) -> None:
+        """What it assumed, the caches show by now."""
+        reservation = self.reserved.pop(key, None)
+        if reservation is not None:
+            for _, volume in reservation.bindings.static:
+                self.assumed_volumes.drop(volume.key)
+            for claim in reservation.bindings.dynamic:
+                self.assumed_claims.drop(claim.key)

@@ -1,0 +1,101 @@
+"""What expanding and modifying a volume have in common: calls to the driver, writes to volume and claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from volplane.api.core import PersistentVolume, PersistentVolumeClaim
+from volplane.base import clock
+from volplane.client.client import Client
+from volplane.loops.controller import Controller
+from volplane.loops.events import Recorder
+from volplane.loops.queue import Backoff
+from volplane.sidecars import Driver
+from volplane.sidecars.resizer.settings import Settings
+
+COMPONENT = "csi-resizer"
+
+V = TypeVar("V")
+S = TypeVar("S")
+
+
+class ResizeMemory:
+    """What this process remembers of a claim's last attempt, by the claim's uid."""
+
+    def __init__(self) -> None:
+        self.settled: set[str] = set()  # the last attempt failed for good
+        self._infeasible: dict[str, float] = {}  # the driver cannot do it: no retry before
+
+    def observe_claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
+        if new is None and old is not None:
+            self.forget(old)
+
+    def forget(self, claim: PersistentVolumeClaim) -> None:
+        self.settled.discard(claim.uid)
+        self.retry_soon(claim)
+
+    def retry_in(self, claim: PersistentVolumeClaim) -> float:
+        """Seconds before the next attempt after a final refusal of the driver."""
+        return max(self._infeasible.get(claim.uid, 0.0) - clock.now(), 0.0)
+
+    def retry_soon(self, claim: PersistentVolumeClaim) -> None:
+        self._infeasible.pop(claim.uid, None)
+
+    def retry_after(self, claim: PersistentVolumeClaim, seconds: float) -> None:
+        self._infeasible[claim.uid] = clock.now() + seconds
+
+
+class ResizeRpcController(Controller[str, V, S]):
+    memory: ResizeMemory
+
+    def __init__(self, client: Client, driver: Driver, settings: Settings, *, events: Recorder) -> None:
+        super().__init__(
+            client,
+            events=events,
+            workers=settings.workers,
+            backoff=Backoff(settings.retry_interval_start, settings.retry_interval_max),
+            resync=settings.resync_period,
+        )
+        self.driver, self.settings = driver, settings
+
+    async def call(self, method: str, request: Message, volume: PersistentVolume) -> Any:
+        subject = f"pv/{volume.name}"
+        return await self.driver.call(method, request, timeout=self.settings.timeout, subject=subject)
+
+    def retry_slowly(self, claim: PersistentVolumeClaim, why: str) -> None:
+        pause = self.settings.retry_interval_max
+        self.memory.retry_after(claim, pause)
+        self.queue.later(claim.key, pause, why)
+
+    async def advance_claim(
+        self, claim: PersistentVolumeClaim, patch: Mapping[str, Any]
+    ) -> PersistentVolumeClaim:
+        """Patch the status, only over the version that was planned on."""
+        return await self.client.patch(
+            PersistentVolumeClaim,
+            claim.name,
+            claim.namespace,
+            strategic=patch,
+            subresource="status",
+            uid=claim.uid,
+            revision=claim.metadata.resource_version,
+        )
+
+    async def patch_claim(self, claim: PersistentVolumeClaim, patch: Mapping[str, Any]) -> None:
+        await self.client.patch(
+            PersistentVolumeClaim,
+            claim.name,
+            claim.namespace,
+            strategic=patch,
+            subresource="status",
+            uid=claim.uid,
+            missing_ok=True,
+        )
+
+    async def patch_volume(self, volume: PersistentVolume, patch: Mapping[str, Any]) -> None:
+        await self.client.patch(
+            PersistentVolume, volume.name, strategic=patch, uid=volume.uid, missing_ok=True
+        )

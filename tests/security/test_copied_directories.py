@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import machine
-from tests.support.stopped import fill, objects
+from tests.support.stopped import fill, is_at_work, objects
 from tests.support.up import VOLPLANE, Up, wait_until
 from volplane.base import place
 from volplane.host import devices
@@ -23,15 +23,9 @@ from volplane.node.containers import records
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    machine.purge(tmp_path)
-
-
-def cluster(directory: Path, nodes: int = 1) -> Up:
+def cluster(directory: Path) -> Up:
     directory.mkdir(0o700, exist_ok=True)
-    up = Up(nodes=nodes, directory=directory)
+    up = Up(nodes=1, directory=directory)
     up.output = directory.with_name(f"{directory.name}.log")
     return up
 
@@ -61,77 +55,83 @@ def restarts(up: Up) -> int:
     return count
 
 
-@pytest.mark.parametrize("how", ["cp -a", "cp -ax"])
-def test_a_copy_runs_beside_the_original_and_touches_nothing_of_it(directory: Path, how: str) -> None:
-    original, copy = cluster(directory / "original"), Up(nodes=1, directory=directory / "copy")
-    copy.output = directory / "copy.log"
-    with original:
-        fill(original)
-        before = Belongings(original)
-        assert before.containers
-        assert before.loops
-        subprocess.run([*how.split(), "--sparse=always", original.directory, copy.directory], check=True)
-        with copy:
-            assert Belongings(original) == before
-            assert copy.memory().port != original.memory().port
-            assert objects(copy) >= objects(original)
-            copy.wait("the copy runs a pod of its own", lambda: restarts(copy) == 1)
-            shown = copy.kubectl("exec", "user", "--", "cat", "/data/file")
-            assert shown.strip() == "kept"
-            own = Belongings(copy)
-            assert own.containers
-            assert not own.containers & before.containers
-            assert set(own.loops).isdisjoint(before.loops)
-            copy.kubectl("delete", "pod", "user")
-            assert Belongings(original) == before
-            assert copy.stop() == 0, copy.log()
-        assert not (left := machine.leftovers(copy.directory)), f"{left}\n{copy.log()}"
-        assert "Traceback" not in copy.log(1000)
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A cluster at work, which nothing may touch."""
+    directory = tmp_path_factory.mktemp("original") / "d"
+    try:
+        with cluster(directory) as up:
+            fill(up)
+            before = Belongings(up)
+            assert before.containers
+            assert before.loops
+            yield up
+            assert Belongings(up) == before
+            assert restarts(up) == 0
+    finally:
+        machine.purge(directory)
+
+
+@pytest.fixture
+def copy(original: Up, tmp_path: Path) -> Iterator[Up]:
+    """What `cp` makes of it while it runs."""
+    directory = tmp_path / "copy"
+    subprocess.run(["cp", "-a", "--sparse=always", original.directory, directory], check=True)
+    up = cluster(directory)
+    yield up
+    if up.process is not None and up.process.poll() is None:
+        up.kill()
+    machine.purge(directory)
+
+
+def test_a_copy_runs_beside_the_original_and_touches_nothing_of_it(original: Up, copy: Up) -> None:
+    before = Belongings(original)
+    with copy:
         assert Belongings(original) == before
-        assert restarts(original) == 0
-        assert original.kubectl("exec", "user", "--", "cat", "/data/file").strip() == "kept"
+        assert copy.memory().port != original.memory().port
+        assert objects(copy) >= objects(original)
+        copy.wait("the copy runs a pod of its own", lambda: restarts(copy) == 1 and is_at_work(copy))
+        own = Belongings(copy)
+        assert own.containers
+        assert not own.containers & before.containers
+        assert set(own.loops).isdisjoint(before.loops)
+        copy.kubectl("delete", "pod", "user")
+        assert Belongings(original) == before
+        assert copy.stop() == 0, copy.log()
+    assert not (left := machine.leftovers(copy.directory)), f"{left}\n{copy.log()}"
+    assert "Traceback" not in copy.log(1000)
+    assert Belongings(original) == before
+    assert is_at_work(original)
 
 
-def test_a_copy_whose_disk_is_missing_does_not_find_the_originals(directory: Path) -> None:
+def test_a_copy_whose_disk_is_missing_does_not_find_the_originals(original: Up, copy: Up) -> None:
     """The link to it was copied, and the original's disk has the same id."""
-    original, copy = cluster(directory / "original"), Up(nodes=1, directory=directory / "copy")
-    copy.output = directory / "copy.log"
-    with original:
-        fill(original)
-        before = Belongings(original)
-        subprocess.run(["cp", "-ax", "--sparse=always", original.directory, copy.directory], check=True)
-        for image in (copy.directory / "cloud" / "disks").glob("*.img"):
-            image.unlink()
-        with copy:
-            states = {v["State"] for v in copy.aws("describe-volumes")["Volumes"]}
-            assert states == {"error"}
-            copy.described("pod", "user", "FailedMount", "has not appeared as")
-            assert not Belongings(copy).containers
-            assert Belongings(original) == before
+    before = Belongings(original)
+    for image in (copy.directory / "cloud" / "disks").glob("*.img"):
+        image.unlink()
+    with copy:
+        states = {v["State"] for v in copy.aws("describe-volumes")["Volumes"]}
+        assert states == {"error"}
+        copy.described("pod", "user", "FailedMount", "has not appeared as")
+        assert not Belongings(copy).containers
         assert Belongings(original) == before
 
 
-def test_a_moved_directory_stays_itself(directory: Path) -> None:
-    up = cluster(directory / "before")
+def test_a_moved_or_restored_directory_keeps_its_port(tmp_path: Path) -> None:
+    up = cluster(tmp_path / "before")
     with up:
         port = up.memory().port
-    up.directory.rename(directory / "after")
-    with cluster(directory / "after") as moved:
+    up.directory.rename(tmp_path / "after")
+    with cluster(tmp_path / "after") as moved:
         assert moved.memory().port == port
         assert "was copied" not in moved.log()
-
-
-def test_a_directory_restored_from_a_backup_keeps_its_port(directory: Path) -> None:
-    up = cluster(directory / "d")
-    with up:
-        port = up.memory().port
-    subprocess.run(["cp", "-a", up.directory, directory / "backup"], check=True)
-    up.directory.rename(directory / "lost")  # so that its inode is not used again
-    subprocess.run(["cp", "-a", directory / "backup", up.directory], check=True)
-    shutil.rmtree(directory / "lost")
-    with cluster(directory / "d") as restored:
+    subprocess.run(["cp", "-a", moved.directory, tmp_path / "backup"], check=True)
+    shutil.rmtree(moved.directory)
+    (tmp_path / "backup").rename(moved.directory)
+    with cluster(moved.directory) as restored:
         assert "was copied" in restored.log()
         assert restored.memory().port == port
+    assert not machine.leftovers(tmp_path)
 
 
 # --- how it is told

@@ -52,7 +52,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 COPIES = int(os.environ.get("VOLPLANE_CRASH_IMAGES", "0"))
 FILESYSTEM = os.environ.get("VOLPLANE_CRASH_FILESYSTEM", "ext4")
-FEW, WHOLE = 12, 3  # copies by default, and how many of them become a cluster
+FEW, WHOLE = 12, 2  # copies by default, and how many of them become a cluster
 PAUSE = 0.2  # seconds between two copies
 WRITERS, USERS = 4, 3
 LOOK, LOOKS = 0.05, 1200  # seconds between two looks, and how many

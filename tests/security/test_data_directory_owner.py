@@ -102,12 +102,13 @@ def test_up_says_it_in_one_line(tmp_path: Path) -> None:
 # --- a start that does not come to its end
 
 
-@pytest.fixture
-def hanging(tmp_path: Path) -> Iterator[Up]:
-    """A start that hangs: what it reads first gives nothing and does not end."""
-    up = Up(nodes=1, directory=tmp_path / "d")
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A start that hangs: what it reads gives nothing and does not end."""
+    place = tmp_path_factory.mktemp("hanging")
+    up = Up(nodes=0, directory=place / "d")
     up.directory.mkdir(0o700)
-    up.output = tmp_path / "up.log"
+    up.output = place / "up.log"
     with up:
         pass
     (up.directory / "pki" / "sa.key").unlink()
@@ -115,7 +116,7 @@ def hanging(tmp_path: Path) -> Iterator[Up]:
     yield up
     if up.process is not None and up.process.poll() is None:
         up.kill()
-    machine.purge(tmp_path)
+    machine.purge(place)
 
 
 @pytest.mark.slow

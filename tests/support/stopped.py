@@ -71,10 +71,11 @@ def fill(up: Up) -> None:
     """Give a running cluster one pod with volumes of many kinds."""
     up.apply(OBJECTS)
     up.wait("the pod runs", lambda: up.phase("user") == "Running")
-    up.wait("it has written", lambda: _written(up))
+    up.wait("it has written", lambda: is_at_work(up))
 
 
-def _written(up: Up) -> bool:
+def is_at_work(up: Up) -> bool:
+    """Whether the pod runs, with its volumes: after a restart its status is that of before for a while."""
     return up.kubectl("exec", "user", "--", "cat", "/data/file", check=False).strip() == "kept"
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
 from volplane.api.core import Container, ContainerStatus, Pod
-from volplane.base.files import atomic_write
+from volplane.base.files import atomic_write, set_aside
 from volplane.node.containers.base import KILLED, State
 from volplane.node.pods.records import Attempt, Record, all_containers
 from volplane.node.pods.runtimes import Runtimes, attempt_of, parts
+
+log = logging.getLogger(__name__)
 
 MARKER = "suspended"
 LOST = "The container could not be located when the node started again"
@@ -114,7 +117,10 @@ def _read_marker(path: str) -> dict[str, int]:
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read())
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        set_aside(path, error)
         return {}
     # Without it the pod counts as one that ended by itself, which its restart policy judges.
     known = found.items() if isinstance(found, dict) else ()
@@ -123,5 +129,8 @@ def _read_marker(path: str) -> dict[str, int]:
 
 def write_marker(path: str, records: Mapping[str, Record]) -> None:
     stopped = {name: r.current.number for name, r in records.items() if r.current and r.running}
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    atomic_write(path, json.dumps(stopped).encode())
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        atomic_write(path, json.dumps(stopped).encode())
+    except OSError as error:  # to leave its volumes mounted would be worse
+        log.warning("%s cannot be written, its containers will count as ended by themselves: %s", path, error)

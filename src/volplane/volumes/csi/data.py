@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from volplane.api import names
 from volplane.base import failpoint
-from volplane.base.files import atomic_write, remove_written
+from volplane.base.files import atomic_write, remove_written, set_aside
 from volplane.host import mounts
 from volplane.volumes.base import VolumeFailure, make_directory, remove_empty
 
@@ -45,6 +45,9 @@ def read_left(path: str, *targets: str) -> Data | None:
     except Unreadable as error:
         if any(map(mounts.is_mount, targets)):
             raise
+        if os.path.isdir(path):
+            set_aside(path, error)
+            return None
         log.warning("%s; nothing is mounted there: removed", error)
         remove(path)
         return None

@@ -60,7 +60,7 @@ async def test_a_full_disk_refuses_creates_and_stores_deletes_and_small_changes(
     with pytest.raises(Full, match=r"no space left on the disk of .*; objects can be deleted"):
         await store.create("/new", b"")
     with pytest.raises(Full):
-        await store.update("/old/0", b"x" * 10_000, revision=first[0])
+        await store.update("/old/0", b"x" * 100_000, revision=first[0])
     with pytest.raises(Exists):
         await store.create("/old/0", b"")
     with pytest.raises(Missing):
@@ -193,6 +193,8 @@ OPEN = """
 import asyncio, sys
 from volplane.store import StoreError
 from volplane.store.sqlite import SqliteStore
+from volplane.store.sqlite.space import Reserve
+from volplane.store.sqlite.writer import CHANGES
 
 async def main():
     try:
@@ -237,4 +239,62 @@ async def test_another_error_of_the_disk_is_not_taken_for_a_full_one(
         with pytest.raises(Failed, match="Input/output error") as refused:
             await store.create("/a", b"")
     assert not isinstance(refused.value, Full)
+    await store.close()
+
+
+async def test_changes_of_large_objects_leave_the_rest_of_the_reserve_to_deletes(disk: Disk) -> None:
+    store = await SqliteStore.open(disk.database)
+    revision = await store.create("/large", b"x" * 60_000)
+    for n in range(200):
+        await store.create(f"/old/{n}", b"x" * 1000)
+    disk.fill()
+    await until_full(store)
+    stored = 0
+    with suppress(Full):
+        while stored <= writer.CHANGES:
+            revision = await store.update("/large", b"y" * 60_000, revision=revision)
+            stored += 60_000
+    assert 0 < stored <= writer.CHANGES
+    for n in range(200):
+        await store.delete(f"/old/{n}")
+    assert store.scan("/old/") == []
+    await store.close()
+
+
+async def test_an_error_while_the_reserve_is_spent_is_answered_and_nobody_waits(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await SqliteStore.open(disk.database)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(space.Reserve, "spend", fail)
+    disk.fill()
+    with suppress(Failed):
+        for n in range(10_000):
+            await store.create(f"/new/{n}", b"x" * 10_000)
+    with pytest.raises(Failed, match="the store stopped after a disk error"):
+        await store.create("/new", b"")
+    await store.close()
+
+
+async def test_a_write_in_doubt_is_not_written_again_from_the_reserve(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await SqliteStore.open(disk.database)
+    for n in range(3):
+        await store.create(f"/old/{n}", b"")
+    disk.fill()
+    await until_full(store)
+    calls = []
+
+    def fail(rows: object) -> list[str]:
+        calls.append(rows)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(store._disk, "append", fail)
+    done = await asyncio.gather(*(store.delete(f"/old/{n}") for n in range(3)), return_exceptions=True)
+    assert [type(error) for error in done] == [Failed] * 3
+    assert len(calls) == 1
     await store.close()

@@ -162,9 +162,6 @@ class SqliteStore:
         key.encode()  # what is no text must fail here and not in the middle of others' batch
         done: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         write = Write(key, expected, value, done)
-        if self._writer.full is not None and value is not None:
-            known = self._state.peek(key)
-            write.growth = len(value) - len(known.value) if known is not None else 0
         self._writer.submit(write)
         try:
             with real_work():

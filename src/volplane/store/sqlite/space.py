@@ -85,7 +85,10 @@ class Reserve:
 
     def has_run_out(self) -> bool:
         """Whether a write that failed for an unknown reason may have failed for want of room."""
-        return free_space(self.directory) < RESERVE
+        try:
+            return free_space(self.directory) < RESERVE
+        except OSError:  # a disk that does not even answer this
+            return False
 
     def _is_whole(self) -> bool:
         try:

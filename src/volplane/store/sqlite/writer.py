@@ -5,7 +5,7 @@ commit); and what one turn of the loop writes is handed over together, because a
 of them takes the interpreter from the loop each time. The thread decides nothing that the database does not
 decide; the loop turns outcomes into events.
 
-On a full disk the reserve is spent on deletes and on changes that add little; nothing is created. As soon as
+On a full disk the reserve is spent on deletes and on changes of small objects; nothing is created. As soon as
 there is room, which is looked for once a second, everything is accepted again.
 """
 
@@ -36,7 +36,10 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 1.0  # seconds between two looks for space on a full disk
 START_OVER = 64  # batches on a full disk after which the log is written from its beginning again
-MOST_GROWTH = 4096  # bytes that a change may add to an object on a full disk: a condition, a deletion's mark
+# What may be changed on a full disk. A changed object is stored as a whole, so its size is what counts.
+SMALL_CHANGE = 4 << 10  # bytes of an object whose change is always stored: a Lease, a removed finalizer
+LARGEST_CHANGE = 64 << 10
+CHANGES = 4 << 20  # bytes of the reserve that changes of larger objects may take; the rest is for deletes
 
 
 class Write(Struct):
@@ -44,12 +47,6 @@ class Write(Struct):
     expected: int  # the revision to replace, or ANY, NONE, NEVER
     value: bytes | None  # None: delete
     done: asyncio.Future[Event]
-    growth: int = 0  # bytes that it adds to the record, if the disk was full when it was asked for
-
-    @property
-    def fits_reserve(self) -> bool:
-        """Whether it is allowed on a full disk."""
-        return self.value is None or (self.expected != NONE and self.growth <= MOST_GROWTH)
 
 
 class Batch(Struct):
@@ -76,6 +73,7 @@ class Writer:
         self._broken: StoreError | None = None
         self.full: Full | None = None  # while the disk is
         self._sparing = 0  # batches since the log was started over
+        self._changed = 0  # bytes of changes that were stored from the reserve
         self._ending = self._ended = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -130,7 +128,12 @@ class Writer:
         while self._next or not self._ended:
             job = self._gather()
             if self._next:
-                self._loop.call_soon_threadsafe(self._tell, self._commit(self._take()))
+                writes = self._take()
+                try:
+                    batch = self._commit(writes)
+                except Exception as error:  # whatever it is, nobody may wait for this thread in vain
+                    batch = _failed(writes, self._break(error))
+                self._loop.call_soon_threadsafe(self._tell, batch)
             if job is not None:
                 job()
 
@@ -161,7 +164,7 @@ class Writer:
         if self.full is None:
             try:
                 return Batch(writes, self._append(writes))
-            except Exception as error:  # whatever it is, nobody may wait for this thread in vain
+            except Exception as error:
                 if not self._has_run_out(error):
                     return _failed(writes, self._judge(error))
                 self._begin_full(error)
@@ -175,25 +178,43 @@ class Writer:
         """What may still be written, together or each for itself; deletes first."""
         assert self.full is not None
         batch = Batch(writes, [])
-        allowed = sorted((w for w in writes if w.fits_reserve), key=lambda write: write.value is not None)
+        allowed = [w for w in sorted(writes, key=lambda write: write.value is not None) if self._allow(w)]
+        kept = {write.key for write in allowed}
+        batch.errors = {write.key: self.full for write in writes if write.key not in kept}
         self._sparing += bool(allowed)
         if self._sparing > START_OVER:
             self._start_log_over()
-        batch.errors = {write.key: self.full for write in writes if not write.fits_reserve}
         try:
             batch.keys = self._append(allowed) if allowed else []
         except Exception as error:
+            if not (is_full(error) or is_refused(error)):  # in doubt nothing is written a second time
+                batch.errors |= dict.fromkeys(kept, self._judge(error))
+                return batch
             if self._has_run_out(error):
                 self._start_log_over()
             for write in allowed:
                 self._append_alone(write, batch)
         return batch
 
+    def _allow(self, write: Write) -> bool:
+        """Whether a write is stored from the reserve."""
+        if write.value is None:
+            return True
+        size = len(write.value)
+        if write.expected == NONE or size > LARGEST_CHANGE:
+            return False
+        if size > SMALL_CHANGE:
+            self._changed += size
+        return size <= SMALL_CHANGE or self._changed <= CHANGES
+
     def _append_alone(self, write: Write, batch: Batch) -> None:
+        if self._broken is not None:
+            batch.errors[write.key] = self._broken
+            return
         try:
             batch.keys += self._append([write])
         except Exception as error:
-            batch.errors[write.key] = self._broken or self._judge(error)
+            batch.errors[write.key] = self._judge(error)
 
     def _has_run_out(self, error: Exception) -> bool:
         return is_full(error) or (is_refused(error) and self._reserve.has_run_out())
@@ -233,7 +254,7 @@ class Writer:
 
     def _resume(self) -> None:
         if self.full is not None and self._reserve.make(RESUME):
-            self.full = None
+            self.full, self._changed = None, 0
             log.warning("the disk of %s has space again: everything is stored", self._reserve.directory)
 
     def _judge(self, error: Exception) -> StoreError:
@@ -243,7 +264,10 @@ class Writer:
             return Failed(f"the write was not stored: {error}")
         if is_uncertain(error):
             return Uncertain(f"the write may be stored: {error}")
-        # After a failed sync nobody knows what is on the disk; only a restart, which reads it again, does.
+        return self._break(error)
+
+    def _break(self, error: Exception) -> StoreError:
+        """After a failed sync only a restart, which reads the disk again, knows what was stored."""
         log.error("the store accepts no more writes", exc_info=error)
         self._broken = Failed(f"the store stopped after a disk error ({error}); restart to go on")
         return self._broken

@@ -16,8 +16,6 @@ from volplane.store import Failed, Store
 
 log = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
-
 _VOLUMES, _INSTANCES, _MODIFICATIONS = "/cloud/volumes/", "/cloud/instances/", "/cloud/modifications/"
 _SNAPSHOTS = "/cloud/snapshots/"
 WINDOW = 0  # events that its store keeps in memory: nobody watches it

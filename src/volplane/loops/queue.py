@@ -139,6 +139,9 @@ class Queue(Generic[K]):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        # A task that was cancelled before its first step never said that it is done with its key.
+        for keys in (self._ready, self._dirty, self._working, self._before):
+            keys.clear()
 
     def _offer(self, key: K) -> None:
         self._ready.append(key)

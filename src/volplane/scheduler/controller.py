@@ -264,6 +264,8 @@ class Scheduler(Controller[str, PodView, Step]):
             case ReserveNode():
                 pass  # `update_memory` has noted it
             case WriteBindings(reservation):
+                if self.memory.reserved.get(key) is not reservation:
+                    return Stop()  # the caches have shown since the plan that somebody else bound the pod
                 await self._write(pod, reservation)
             case BindPod(reservation):
                 await self._bind(pod, reservation)

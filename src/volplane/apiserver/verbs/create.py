@@ -102,6 +102,8 @@ async def _store(backend: Backend, entry: Entry, call: Call, obj: Any) -> Writte
         named = shape.with_metadata(obj, structs.replace(meta, name=name))
         named = await effort.run(call.size, call.warnings, _checked, entry, call, named)
         await backend.admission.validate_create(call, named)
+        if entry.kind.namespaced and call.size > effort.LARGE:  # it took its time beside the loop
+            await require_namespace(backend, entry, call, name)
         try:
             return await _commit(backend, entry, call, named, name)
         except Exists:

@@ -283,7 +283,11 @@ class Claims(Controller[str, ClaimInputs, Step]):
             yield from plans.plan(view.claim, view.inputs, view.order, self.facts)
 
     def update_memory(self, key: str, view: ClaimInputs | None, steps: Sequence[Step | CommonStep]) -> None:
-        self.memory.placeless.discard(key)
+        # Noted with the plan, not with the act: a node that appears in between must wake the claim.
+        if any(isinstance(step, Fail) and step.placeless for step in steps):
+            self.memory.placeless.add(key)
+        else:
+            self.memory.placeless.discard(key)
         if view is not None and view.claim is not None and view.inputs.infeasible is None:
             self.memory.infeasible.pop(view.claim.uid, None)
 
@@ -311,9 +315,7 @@ class Claims(Controller[str, ClaimInputs, Step]):
                 await self._create(claim, order)
             case RemoveIntent():
                 await self._remove_intent_in_turn(claim)
-            case Fail(why, quiet, placeless):
-                if placeless:
-                    self.memory.placeless.add(key)
+            case Fail(why, quiet):
                 if not quiet:
                     self._record_failure(claim, binding.claim_class(claim) or "", why)
                 raise RetryableError(why)

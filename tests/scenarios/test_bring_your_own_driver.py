@@ -134,7 +134,7 @@ def test_the_next_start_need_not_be_told_again(folders: Up) -> None:
     folders.stop()
     folders.arguments = folders.arguments[:4]  # the directory and the number of nodes
     folders.start()
-    assert f"as at the last start: --driver {EXAMPLE / 'driver.yaml'}" in folders.log()
+    assert f"options of the last start: --driver {EXAMPLE / 'driver.yaml'}" in folders.log()
     assert list(classes(folders)) == ["folders"], "EBS is not there only because nobody spoke of another"
     apply(folders, pod("after", "kept", "grep hello /data/line"))
     ready(folders, "after")

@@ -7,6 +7,7 @@ driver's socket on the node. The programs themselves are those of the machine: a
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -314,6 +315,10 @@ def container(
     ours = program.startswith(BUILT_IN)
     image = program if ours else f"upstream/{program}:{peers.version(program)}"
     command = {} if ours else {"command": [peers.path(program)]}
+    # It may lie below a home directory, and containers do not see those.
+    brought = (
+        [] if ours else [{"name": f"program-{program}", "mountPath": peers.path(program), "readOnly": True}]
+    )
     spread = {"mountPropagation": "Bidirectional"} if privileged else {}
     return {
         "name": program.removeprefix(BUILT_IN),
@@ -324,7 +329,8 @@ def container(
         "volumeMounts": [
             {"name": volume, "mountPath": path, **(spread if path == KUBELET else {})}
             for path, volume in mounts.items()
-        ],
+        ]
+        + brought,
         **command,
     }
 
@@ -350,6 +356,14 @@ def pod(
             "volumes": [
                 {"name": volume, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
                 for volume, path in volumes.items()
+            ]
+            + [
+                {
+                    "name": f"program-{made['name']}",
+                    "hostPath": {"path": os.path.realpath(made["command"][0]), "type": "File"},
+                }
+                for made in containers
+                if "command" in made
             ],
         },
     }

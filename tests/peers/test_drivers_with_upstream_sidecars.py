@@ -58,7 +58,8 @@ def serve_controller(stage: Stage, driver: str, directory: str) -> None:
     stage.gone("pods", "-n", "kube-system", "-l", f"app={name}")
     flags = ["controller", "--endpoint=unix:///csi/csi.sock"]
     plugin = stages.container(f"{BUILT_IN}{driver}-plugin", flags, mounts={"/csi": "socket"})
-    stage.run(directory, [plugin], {"socket": stages.plugin_directory(directory)})
+    stage.account(directory, f"volplane:use-{driver}-images")
+    stage.run(directory, [plugin], {"socket": stages.plugin_directory(directory)}, account=directory)
 
 
 def test_a_disk_is_made_and_removed(stage: Stage) -> None:

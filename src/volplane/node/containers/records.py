@@ -317,7 +317,9 @@ def end_unknown(directory: str, end: float) -> Unfinished | None:
         if time.monotonic() >= end:
             for shim in shims:
                 if not _children(shim):
-                    log.warning("the supervisor of %s does not end and is killed: process %d", directory, shim)
+                    log.warning(
+                        "the supervisor of %s does not end and is killed: process %d", directory, shim
+                    )
                     _kill(shim)
             return find_unfinished(directory)
         time.sleep(LETTING_GO)

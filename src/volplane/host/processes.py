@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from volplane.base import descriptors
 
-
 _PF_EXITING = 0x4  # among the flags of a task
 
 

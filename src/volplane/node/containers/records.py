@@ -6,7 +6,7 @@ boot agree, and if its shim, while it lives, holds the lock on the directory. Th
 name the original's processes, but nobody holds a lock on the copy.
 
 A file that is damaged (a power cut, a broken disk) tells nothing, so the lock and `start.json` decide: if no
-process is at work, the container has ended; otherwise a container runs that nobody can describe, and is ended.
+process is at work, the container has ended; otherwise one runs that nobody can describe, and it is ended.
 A file that cannot be opened for want of descriptors or memory is not damaged: OSError is raised, and whoever
 asked has to ask again.
 """

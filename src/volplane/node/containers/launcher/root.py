@@ -10,8 +10,8 @@ hides the data directory, what is temporary, and the machine's secrets.
 
 There is not always a device cgroup, so it is the mounts that keep a container from the machine's disks: its
 root and its volumes have no devices (`nodev`), and only /dev has, where a container that may make device
-nodes cannot write. Mounts that reach a volume later come as the machine has them, with devices; so a container
-that may make device nodes has no volume that follows the machine's mounts.
+nodes cannot write. Mounts that reach a volume later come as the machine has them, with devices; so one that
+may make device nodes has no volume that follows the machine's mounts.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ import pytest
 from tests.containers.conftest import Room
 from tests.security.test_hung_starts import LOOKS, Disk, hanging, is_quiet, made_disk, state_of, stuck
 from volplane.base.place import boot_id
-from volplane.host import mounts
 from volplane.host.processes import start_time
 from volplane.node.containers import process, records
 from volplane.node.containers.base import ContainerSpec, Mount, StartFailed
@@ -263,30 +262,30 @@ async def test_a_start_given_up_after_its_command_ran_leaves_nothing_of_it(room:
                     os.kill(pid, signal.SIGKILL)
 
 
-async def test_a_start_that_fails_on_a_full_disk_is_over_only_when_its_process_is(
+async def test_a_start_whose_record_cannot_be_written_is_over_only_when_its_process_is(
     room: Room, disk: Disk
 ) -> None:
-    other = room.path / "other"
+    other, directory = room.path / "other", room.containers / "one"
     other.mkdir()
-    mounts.mount("tmpfs", str(room.containers), "tmpfs", ["size=64k"])
-    try:
-        async with room.emptied() as runtime:
-            await runtime.prepare()
-            disk.freeze()
-            large = hanging(room, disk, str(other), env={"LARGE": "x" * 200_000})  # does not fit on it
-            starting = asyncio.create_task(runtime.start(large))
-            start = await stuck(room)
-            await asyncio.wait({starting}, timeout=0.2)
-            assert not starting.done()  # its volumes are not free
-            disk.thaw()
-            async with asyncio.timeout(20):
-                with pytest.raises(StartFailed, match="No space left"):
-                    await starting
-            assert not start_time(start.pid)
-            await await_gone(start.shim)
-            assert not (room.containers / "one").exists()
-    finally:
-        mounts.unmount(str(room.containers))
+    async with room.emptied() as runtime:
+        await runtime.prepare()
+        directory.mkdir()
+        record = directory / "container.json.tmp"
+        os.mkfifo(record)  # holds the supervisor up, and then breaks
+        disk.freeze()
+        starting = asyncio.create_task(runtime.start(hanging(room, disk, str(other))))
+        start = await stuck(room)
+        os.close(os.open(record, os.O_RDONLY | os.O_NONBLOCK))
+        await asyncio.wait({starting}, timeout=0.3)
+        assert not starting.done()  # its volumes are not free
+        assert await runtime.starts() == ["one"]
+        disk.thaw()
+        async with asyncio.timeout(20):
+            with pytest.raises(StartFailed, match="Broken pipe"):
+                await starting
+        assert not start_time(start.pid)
+        await await_gone(start.shim)
+        assert not directory.exists()
     assert not disk.holds("ran")
 
 

@@ -179,6 +179,22 @@ async def test_a_device_node_that_a_container_makes_is_of_no_use(room: Room) -> 
     assert [line for line in said if "Permission denied" not in line] == ["given ones work"]
 
 
+@pytest.mark.parametrize("propagation", ["rslave", "private"])
+async def test_a_container_that_makes_device_nodes_gets_no_mounts_that_come_later(
+    room: Room, propagation: Any
+) -> None:
+    """Those would have devices. A directory that brings mounts along follows the machine's, too."""
+    volume = room.path / "volume"
+    (volume / "inner").mkdir(parents=True)
+    if propagation == "private":
+        mounts.mount("tmpfs", str(volume / "inner"), "tmpfs", [])
+    given = (Mount(str(volume), "/data", propagation=propagation),)
+    more = {"capabilities": (*DEFAULT_CAPABILITIES, "CAP_MKNOD"), "mounts": given}
+    async with room.emptied() as runtime:
+        with pytest.raises(StartFailed, match=r"cannot mount .*/volume at /data: .*MKNOD"):
+            await runtime.start(room.spec("true", **more))
+
+
 async def test_a_device_in_a_volume_is_of_no_use(room: Room) -> None:
     volume = room.path / "volume"
     volume.mkdir()
@@ -267,6 +283,26 @@ async def test_a_filter_refuses_what_it_says(room: Room, no_new_privs: bool, use
     )
     assert status_of("\n".join(found)) == {"Seccomp": "2", "NoNewPrivs": str(int(no_new_privs))}
     assert found[-1] == "refused"
+
+
+PRCTL = {"x86_64": 157, "aarch64": 167}.get(os.uname().machine, 0)
+
+
+@pytest.mark.skipif(not PRCTL, reason="the number of a call is known for two architectures only")
+async def test_a_filter_cannot_keep_the_bounding_set(room: Room) -> None:
+    """It answers as a kernel that knows no capabilities."""
+    load, equal, answer, drop = 0x20, 0x15, 0x06, 24
+    steps = [
+        (load, 0, 0, 0),
+        (equal, 0, 3, PRCTL),
+        (load, 0, 0, 16),
+        (equal, 0, 1, drop),
+        (answer, 0, 0, 0x00050016),  # EINVAL
+        (answer, 0, 0, 0x7FFF0000),
+    ]
+    program = base64.b64encode(b"".join(struct.pack("=HBBI", *step) for step in steps)).decode()
+    found = await status(room, seccomp=program, capabilities=("CAP_CHOWN",))
+    assert int(found["CapBnd"], 16) == mask(("CAP_CHOWN",))
 
 
 @pytest.mark.parametrize("seccomp", ["AAAA", "not base64", base64.b64encode(bytes(8)).decode()])

@@ -384,6 +384,25 @@ async def test_a_container_that_cannot_be_confined_is_not_started(case: str, pla
 
 
 @pytest.mark.root
+async def test_a_container_that_makes_device_nodes_cannot_follow_mounts_of_the_machine() -> None:
+    bad = {
+        "name": "bad",
+        "image": "i",
+        "command": ["/bin/true"],
+        "securityContext": {"capabilities": {"add": ["MKNOD"]}},
+        "volumeMounts": [{"name": "data", "mountPath": "/data", "mountPropagation": "HostToContainer"}],
+    }
+    async with node_world() as here:
+        await here.start()
+        await here.pod(container=bad, volumes=[{"name": "data", "emptyDir": {}}])
+        told = await here.until_told("MKNOD")
+        assert told.startswith('Error: volume mount "data" of container "bad" has mountPropagation')
+        (status,) = (await _status(here)).container_statuses
+        assert status.state.waiting is not None
+        assert status.state.waiting.reason == "CreateContainerError"
+
+
+@pytest.mark.root
 async def test_built_in_images_run_whatever_limits_their_manifests_ask_for() -> None:
     usual = {
         "allowPrivilegeEscalation": False,

@@ -16,6 +16,8 @@ from msgspec import Struct
 
 from volplane.base import descriptors
 
+_PF_EXITING = 0x4  # among the flags of a task
+
 
 class Completed(Struct, frozen=True):
     argv: tuple[str, ...]
@@ -185,13 +187,26 @@ async def writable(descriptor: int) -> None:
 
 
 def start_time(pid: int) -> int:
-    """When the process started, in clock ticks since boot: with the pid, its identity. 0 if there is none."""
+    """When the process started, in clock ticks since boot: with the pid, its identity. 0 if there is none.
+
+    Raises OSError if that cannot be known, for want of a descriptor say.
+    """
+    fields = _read_stat(pid)
+    return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether the process has begun to end: from then on it closes its files, and none is opened any more."""
+    fields = _read_stat(pid)
+    return not fields or bool(int(fields[6]) & _PF_EXITING)
+
+
+def _read_stat(pid: int) -> list[bytes]:
+    """The fields of /proc/<pid>/stat from the state on; none if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except OSError:
-        return 0
-    fields = text.rsplit(b")", 1)[
-        1
-    ].split()  # the name before it may hold anything, brackets and blanks included
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    # The name before it may hold anything, brackets and blanks included.
+    return text.rsplit(b")", 1)[1].split()

@@ -7,6 +7,7 @@ that this module holds is rebuilt from those; the launcher is started again when
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from volplane.base import failpoint
 from volplane.host import Host
@@ -32,8 +34,11 @@ from volplane.node.containers.launch import TIMEOUT, Answer, Launcher, Reply
 from volplane.node.containers.records import Record, Started, Unfinished
 from volplane.node.containers.visits import Visit
 
+log = logging.getLogger(__name__)
+
 START_TIMEOUT = TIMEOUT  # seconds for a container to be made and its command to run
 LOCKED = 0.5  # seconds between two looks at a start of which only the lock is known
+RETRY = 0.5  # seconds until a container is looked at again, after descriptors or memory were wanting
 
 
 class _Container:
@@ -90,13 +95,16 @@ class ProcessRuntime:
         return container
 
     async def _follow(self, container: _Container) -> None:
-        started = container.record.started
-        if started.shim_lives:
-            await exited(started.shim)  # its last deed is the exit file
-        if started.lives:  # the shim was killed and this dies of it; only then are its volumes free
-            await exited(started.pid)
-        record = await self._host.call(records.load, container.record.directory)
-        container.record = record or container.record
+        directory = container.record.directory
+        while True:
+            try:
+                await _await_exit(container.record.started)
+                record = await self._host.call(records.load, directory)
+                break
+            except OSError as error:  # it may still run
+                log.warning("cannot tell whether the container in %s runs: %s", directory, error)
+                await asyncio.sleep(RETRY)
+        container.record = record or structs.replace(container.record, supervised=False)
         container.state = container.record.state()
         container.done.set()
 
@@ -167,12 +175,16 @@ class ProcessRuntime:
         """What the shim says; if it is a failure, after the shim has gone, so that its files are complete."""
         given = _as_file(spec)
         answer: Answer = None
+        finished = False
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 reply, answer = await self.launcher.ask(request, [given])
                 try:
-                    if answer and "message" in answer:
+                    # One that existed before belongs to another shim, which may stay.
+                    finished = answer is not None and answer.get("stage") in (None, "exists")
+                    if answer is not None and not finished:
                         await reply.line()
+                        finished = True
                 finally:
                     reply.close()
         except TimeoutError:
@@ -181,7 +193,7 @@ class ProcessRuntime:
             os.close(given)
             # By now nobody listens to the shim. It looks whether somebody does after it has written down who
             # it is, and before anything that may hold it up: so it gives up itself, or is found here.
-            if answer is None and (left := records.find_unfinished(str(request["directory"]))):
+            if not finished and (left := _find_unfinished(str(request["directory"]))):
                 self._give_up(left)
         return answer or {
             "stage": "setup",
@@ -192,14 +204,8 @@ class ProcessRuntime:
 
     def _give_up(self, start: Unfinished) -> None:
         """Kill what is at work on a start. Its id stays taken until all of it is gone."""
-        for pid in start.begun.living_in(start.directory) if start.begun is not None else ():
-            with suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(pid)
-                try:
-                    if start.begun is not None and pid in start.begun.living_in(start.directory):
-                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                finally:
-                    os.close(descriptor)
+        with suppress(OSError):  # the task below tries again
+            _kill(start)
         if start.id not in self._ending:
             ending = asyncio.create_task(self._end(start), name=f"end of start {start.id}")
             self._ending[start.id] = ending
@@ -208,17 +214,29 @@ class ProcessRuntime:
     async def _end(self, start: Unfinished) -> None:
         """A process that waits in the kernel dies as soon as it is let go, before any further instruction."""
         left: Unfinished | None = start
-        while left is not None:
-            for pid in left.begun.living_in(left.directory) if left.begun is not None else ():
-                await exited(pid)
-            left = await self._host.call(records.find_unfinished, start.directory)
-            if left is not None and left.begun is None:
-                await asyncio.sleep(LOCKED)  # by somebody who has not written down who it is
-        record = await self._host.call(records.load, start.directory)
+        while True:
+            try:
+                while left is not None:
+                    left = await self._await_end(left)
+                record = await self._host.call(records.load, start.directory)
+                break
+            except OSError as error:  # its id stays taken until it is known to be gone
+                log.warning("cannot tell whether the start in %s has ended: %s", start.directory, error)
+                await asyncio.sleep(RETRY)
         if record is not None:  # it was given up between the exec and our hearing of it
             self._keep(record)
         else:
             await self._host.call(records.delete, start.directory)
+
+    async def _await_end(self, start: Unfinished) -> Unfinished | None:
+        """Wait for the processes that are known of it; what is left then."""
+        _kill(start)
+        for pid in start.begun.living_in(start.directory) if start.begun is not None else ():
+            await exited(pid)
+        left = await self._host.call(records.find_unfinished, start.directory)
+        if left is not None and left.begun is None:
+            await asyncio.sleep(LOCKED)  # by somebody who has not written down who it is
+        return left
 
     async def starts(self) -> list[str]:
         await self._adopt()
@@ -375,6 +393,51 @@ class ProcessRuntime:
         if stdin:
             await visit.write(b"")  # so that leaving without a word ends the input, too
         return visit
+
+
+async def _await_exit(started: Started) -> None:
+    if started.shim_lives:
+        await exited(started.shim)  # its last deed is the exit file
+    if started.lives:  # the shim was killed and this dies of it; only then are its volumes free
+        await exited(started.pid)
+
+
+def _find_unfinished(directory: str) -> Unfinished | None:
+    """What is left of a start; if nobody can tell, something is."""
+    try:
+        return records.find_unfinished(directory)
+    except OSError as error:
+        log.warning("cannot tell whether the start in %s has ended: %s", directory, error)
+        return Unfinished(directory)
+
+
+def _kill(start: Unfinished) -> None:
+    """Kill pid 1 and then, if no command can have run, the shim.
+
+    A command without a pid namespace outlives pid 1, and its shim is the only one who ends it: it sees pid 1
+    die. `container.json` is there before a command runs, and none runs after pid 1 has been killed.
+    """
+    begun = start.begun
+    if begun is None:
+        return
+    _kill_process(start, begun.pid)
+    try:
+        os.lstat(f"{start.directory}/container.json")
+    except FileNotFoundError:
+        _kill_process(start, begun.shim)
+
+
+def _kill_process(start: Unfinished, pid: int) -> None:
+    begun = start.begun
+    if begun is None or pid not in begun.living_in(start.directory):
+        return
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if pid in begun.living_in(start.directory):  # from here on it can be nobody else
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
 
 
 def _is_plain(spec: ContainerSpec) -> bool:

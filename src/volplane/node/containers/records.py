@@ -5,12 +5,15 @@ runs, and `exit.json` when it is over. A process is the one we mean only if its 
 boot agree, and if its shim, while it lives, holds the lock on the directory. The files of a copied directory
 name the original's processes, but nobody holds a lock on the copy.
 
-A file that cannot be read (a power cut, a damaged disk) tells nothing, so the lock alone decides: if nobody
-holds it, the container has ended; if somebody does, a container runs that nobody can describe, and is ended.
+A file that is damaged (a power cut, a broken disk) tells nothing, so the lock and `start.json` decide: if no
+process is at work, the container has ended; otherwise one runs that nobody can describe, and it is ended.
+A file that cannot be opened for want of descriptors or memory is not damaged: OSError is raised, and whoever
+asked has to ask again.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -25,7 +28,7 @@ from msgspec import Struct, structs
 from msgspec.json import Decoder
 
 from volplane.base.place import boot_id
-from volplane.host.processes import start_time
+from volplane.host.processes import is_exiting, start_time
 from volplane.node.containers.base import KILLED, START_ERROR, ContainerError, ContainerSpec, State, ended
 from volplane.node.inotify import CLOSE_NOWRITE, CREATE, MOVED_TO, Inotify
 
@@ -35,6 +38,9 @@ K = TypeVar("K", bound=Struct)
 
 PATIENCE = 2.0  # seconds for starts of an earlier life to come to their end by themselves
 LETTING_GO = 0.05  # seconds; a close is told a moment before the lock is free
+
+# What open and read say of a file that is damaged, or that is no file.
+_DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,250}")
 
@@ -62,7 +68,7 @@ class Begun(Struct, frozen=True):
     def living_in(self, directory: str) -> list[int]:
         """The same, but none if they serve another directory, of which this one is a copy."""
         living = self.living
-        return living if self.shim not in living or is_locked(directory) else []
+        return [] if self.shim in living and is_copy(directory, self.shim) else living
 
 
 class Unfinished(Struct, frozen=True):
@@ -112,12 +118,13 @@ class Record(Struct, frozen=True):
 
     @property
     def shim_lives(self) -> bool:
-        return self.started.shim_lives and is_locked(self.directory)
+        return self.started.shim_lives and not is_copy(self.directory, self.started.shim)
 
     @property
     def lives(self) -> bool:
         """Whether its command runs. It may outlive its shim; a shim that lives holds the lock."""
-        return self.started.lives and (not self.started.shim_lives or is_locked(self.directory))
+        started = self.started
+        return started.lives and not (started.shim_lives and is_copy(self.directory, started.shim))
 
     def state(self) -> State:
         """As the files tell it."""
@@ -188,7 +195,9 @@ def load_with_starts(base: str) -> tuple[list[Record], list[Unfinished]]:
         if not entry.is_dir(follow_symlinks=False):
             continue
         found = _find(entry.path, end)
-        if isinstance(found, Record):
+        if isinstance(found, Record) and _is_misplaced(found):
+            log.warning("%s holds a copy of container %s and is ignored", entry.path, found.started.spec.id)
+        elif isinstance(found, Record):
             records.append(found)
         elif found is not None:
             unfinished.append(found)
@@ -202,8 +211,17 @@ def _find(directory: str, end: float) -> Record | Unfinished | None:
         return _load(directory) or _await_start(directory, end)
     except Unreadable as error:
         log.warning("%s", error)
-        end_unknown(directory)
-        return None
+        return end_unknown(directory, end)
+
+
+def _is_misplaced(record: Record) -> bool:
+    """Whether the directory's name is not the container's id: somebody has copied it to beside the original.
+
+    One that was moved while its container runs is not: nobody else would know of that container.
+    """
+    base, name = os.path.split(record.directory)
+    id = record.started.spec.id
+    return id != name and (not record.state().running or os.path.lexists(f"{base}/{id}"))
 
 
 def _await_start(directory: str, end: float) -> Record | Unfinished | None:
@@ -265,7 +283,7 @@ def is_locked(directory: str) -> bool:
     """Whether a shim serves this directory. Not to be asked of one whose shim has yet to take its lock."""
     try:
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -276,27 +294,78 @@ def is_locked(directory: str) -> bool:
     return False
 
 
-def end_unknown(directory: str) -> None:
-    """End a container whose description cannot be read: its shim holds the lock, and takes it along."""
-    end = time.monotonic() + PATIENCE
-    while is_locked(directory) and time.monotonic() < end:
-        for shim in _holders(directory):
-            log.warning("the container in %s is unknown and is ended: process %d", directory, shim)
-            with suppress(ProcessLookupError):
-                os.kill(shim, signal.SIGKILL)
+def is_copy(directory: str, shim: int) -> bool:
+    """Whether a shim that lives serves another directory, of which this one is a copy.
+
+    A process that ends lets go of its lock before it is gone; so one that is unlocked counts only if its shim
+    had not begun to end by then.
+    """
+    return not is_locked(directory) and not is_exiting(shim)
+
+
+def end_unknown(directory: str, end: float) -> Unfinished | None:
+    """End a container whose description cannot be read; what is left of it at the time `end`, if anything is.
+
+    Its first process is killed, and its shim left to end the others and then itself: without a pid namespace
+    nobody else does. A shim is killed only if it stays although it has nobody left to wait for.
+    """
+    log.warning("the container in %s is unknown and is ended if it still runs", directory)
+    while (left := find_unfinished(directory)) is not None:
+        shims = _shims(directory)
+        for pid in _first_processes(left, shims):
+            _kill(pid)
+        if time.monotonic() >= end:
+            for shim in shims:
+                if not _children(shim):
+                    log.warning(
+                        "the supervisor of %s does not end and is killed: process %d", directory, shim
+                    )
+                    _kill(shim)
+            return find_unfinished(directory)
         time.sleep(LETTING_GO)
+    return None
 
 
-def _holders(directory: str) -> list[int]:
-    """The processes that hold a lock on it.
+def _first_processes(left: Unfinished, shims: list[int]) -> list[int]:
+    """Pid 1 of a container; without `start.json`, all children of its shim."""
+    if left.begun is None:
+        return [child for shim in shims for child in _children(shim)]
+    return [pid for pid in left.begun.living_in(left.directory) if pid == left.begun.pid]
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _shims(directory: str) -> list[int]:
+    """The shims that hold a lock on it.
 
     /proc/locks names the inode; the device is told in another way on btrfs, so an open descriptor decides.
     """
-    there = os.stat(directory)
+    try:
+        there = os.stat(directory)
+    except FileNotFoundError:  # its shim has given up
+        return []
     with open("/proc/locks") as file:
         locks = [line.split() for line in file]
     pids = {int(line[4]) for line in locks if line[1] == "FLOCK" and line[5].endswith(f":{there.st_ino}")}
-    return [pid for pid in pids if pid > 0 and _has_open(pid, there)]
+    return [pid for pid in pids if pid > 0 and _is_shim(pid) and _has_open(pid, there)]
+
+
+def _is_shim(pid: int) -> bool:
+    """By its title: anybody may lock a directory."""
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().startswith(b"volplane-shim ")
+    return False
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:
@@ -318,5 +387,9 @@ def _read(path: str, decoder: Decoder[K]) -> K | None:
             return decoder.decode(file.read())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
+        raise Unreadable(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        if error.errno not in _DAMAGED:
+            raise
         raise Unreadable(f"{path} cannot be read: {error}") from error

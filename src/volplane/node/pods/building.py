@@ -139,6 +139,8 @@ class Builder(Struct, frozen=True):
         for name in security.sysctls:
             if namespace_of(name) == "net" and not spec.network:
                 raise CreateError(f'sysctl "{name}" cannot be set: the pod shares the network of its node')
+        if not spec.privileged and "CAP_MKNOD" in security.effective_capabilities:
+            _refuse_propagation(container)
         return structs.replace(
             spec,
             capabilities=security.capabilities,
@@ -279,6 +281,17 @@ def _subpath(mount: VolumeMount, variables: Mapping[str, str]) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise ConfigError(f"subPath {path!r} must be a relative path without '..'")
     return posixpath.normpath(path) if path else ""
+
+
+def _refuse_propagation(container: Container) -> None:
+    """Mounts that come later have devices, which the container could use. Raises CreateError."""
+    for mount in container.volume_mounts:
+        if _PROPAGATIONS[mount.mount_propagation or ""] != "private":
+            raise CreateError(
+                f'volume mount "{mount.name}" of container "{container.name}" has mountPropagation '
+                f"{mount.mount_propagation}, which cannot be combined with capability MKNOD: drop MKNOD, "
+                "or make the container privileged"
+            )
 
 
 def _is_privileged(container: Container) -> bool:

@@ -19,7 +19,9 @@ NOT_EXECUTABLE, NOT_FOUND, FAILED, KILLED = 126, 127, 128, 137
 ORDER, NETWORK, ROOT, SYSCTL, MOUNT, HOSTNAME, WORKDIR, IDENTITY, TERMINAL, PROGRAM = range(10)
 
 # What is wrong where the kernel has no number for it.
-NOT_SHARED, ON_PROC, NOT_NAMESPACED, NO_TERMINAL, NOT_IN_PATH, DENIED_IN_PATH, BAD_FILTER = range(1001, 1008)
+NOT_SHARED, ON_PROC, NOT_NAMESPACED, NO_TERMINAL, NOT_IN_PATH, DENIED_IN_PATH, BAD_FILTER, NOT_PRIVATE = (
+    range(1001, 1009)
+)
 
 _PACKED = struct.Struct("=3i")
 
@@ -91,4 +93,6 @@ _REASONS = {
     NOT_IN_PATH: "executable file not found in $PATH",
     DENIED_IN_PATH: "permission denied",
     BAD_FILTER: "the seccomp filter is not valid",
+    NOT_PRIVATE: "mounts below the source reach the container, which has capability MKNOD and could use "
+    "devices on them; drop MKNOD, or make the container privileged",
 }

@@ -49,11 +49,11 @@ def become(spec: dict[str, Any]) -> User:
     """
     kept = capabilities(spec)
     early, late = _filters(spec)
-    if early:  # who may gain privileges again needs CAP_SYS_ADMIN to install it
-        kernel.filter_calls(early)
-    for number in range(64):
+    for number in range(64):  # before a filter, which could answer in the kernel's name
         if not kept >> number & 1 and not kernel.drop_capability(number):
             break  # the kernel knows no more of them
+    if early:  # who may gain privileges again needs CAP_SYS_ADMIN to install it
+        kernel.filter_calls(early)
     kernel.set_capabilities((kept | _SWITCH) & kernel.capabilities())
     user = find_user(spec)
     os.setgroups(user.groups)

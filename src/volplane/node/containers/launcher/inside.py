@@ -80,7 +80,8 @@ def _make(layout: Layout, spec: Spec | None, progress: Progress) -> Handles:
 def _fill(spec: Spec, trees: list[int], handles: Handles, progress: Progress) -> None:
     """The last that takes the machine's power. Names of the container are looked up only by `paths`."""
     root.set_sysctls(spec, progress)
-    root.place_volumes(spec, trees, handles, progress)
+    makes_devices = not spec["privileged"] and bool(identity.capabilities(spec) & identity.MKNOD)
+    root.place_volumes(spec, trees, handles, progress, private=makes_devices)
     progress.reach(HOSTNAME)
     if spec["hostname"]:
         kernel.set_hostname(spec["hostname"])
@@ -88,7 +89,7 @@ def _fill(spec: Spec, trees: list[int], handles: Handles, progress: Progress) ->
     progress.reach(ROOT)
     if spec["readonly_root"]:
         root.make_readonly(handles)
-    if not spec["privileged"] and identity.capabilities(spec) & identity.MKNOD:
+    if makes_devices:
         root.lock_dev(handles)
     handles.close()
 

@@ -10,7 +10,8 @@ hides the data directory, what is temporary, and the machine's secrets.
 
 There is not always a device cgroup, so it is the mounts that keep a container from the machine's disks: its
 root and its volumes have no devices (`nodev`), and only /dev has, where a container that may make device
-nodes cannot write.
+nodes cannot write. Mounts that reach a volume later come as the machine has them, with devices; so one that
+may make device nodes has no volume that follows the machine's mounts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import stat
 from collections.abc import Sequence
 
 from . import kernel, paths
-from .failures import MOUNT, NOT_NAMESPACED, NOT_SHARED, ON_PROC, SYSCTL, Failure, Progress
+from .failures import MOUNT, NOT_NAMESPACED, NOT_PRIVATE, NOT_SHARED, ON_PROC, SYSCTL, Failure, Progress
 from .spec import Spec, mounts_of
 
 # Both exist in every root, and nothing is mounted on them in the empty namespace.
@@ -326,10 +327,13 @@ def _is_namespaced(spec: Spec, place: str) -> bool:
     return not spec["host_ipc"] and (place in _IPC_SYSCTLS or place.startswith("fs/mqueue/"))
 
 
-def place_volumes(spec: Spec, trees: list[int], handles: Handles, progress: Progress) -> None:
+def place_volumes(
+    spec: Spec, trees: list[int], handles: Handles, progress: Progress, *, private: bool = False
+) -> None:
+    """Mount them. `private`: none of them may follow the machine's mounts."""
     for index, (mount, tree) in enumerate(zip(mounts_of(spec), trees, strict=True)):
         progress.reach(MOUNT, index)
-        _place(mount, tree, handles.proc, nodev=not spec["privileged"])
+        _place(mount, tree, handles.proc, nodev=not spec["privileged"], private=private)
         os.close(tree)
 
 
@@ -377,7 +381,7 @@ def _bind(source: str, target: str, *, readonly: bool = False) -> None:
     os.close(tree)
 
 
-def _place(mount: Spec, tree: int, proc: int, *, nodev: bool) -> None:
+def _place(mount: Spec, tree: int, proc: int, *, nodev: bool, private: bool) -> None:
     propagation = mount.get("propagation", "private")
     if mount.get("readonly"):
         kernel.change_mount("", tree=tree, readonly=True, recursive=bool(mount.get("recursive")))
@@ -402,6 +406,8 @@ def _place(mount: Spec, tree: int, proc: int, *, nodev: bool) -> None:
     # a volume mounted, and its disk busy, after the machine has unmounted it.
     if propagation == "private" and alone:
         kernel.change_mount("", tree=tree, propagation=kernel.MS_PRIVATE)
+    elif private:
+        raise Failure(NOT_PRIVATE)
 
 
 def _examine(tree: int, proc: int) -> tuple[bool, bool]:

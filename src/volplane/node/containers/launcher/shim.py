@@ -63,6 +63,7 @@ def _serve(shim: Shim, request: dict[str, Any], descriptors: list[int]) -> None:
     try:
         shim.serve(request["directory"], spec, reply)
     except Exception as error:
+        shim.end()  # its volumes are free before anybody hears of it
         refuse(reply, error)
 
 
@@ -183,6 +184,14 @@ class Shim:
         """No instruction of pid 1 comes after this, not even when what it waits for in the kernel comes."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    def end(self) -> None:
+        """Leave no process of the container, however far it has come."""
+        with suppress(ChildProcessError):  # pid 1 has been reaped: its number may be somebody else's by now
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            self._give_up()
+        if self.host_pid:
+            end_children()
 
     def _join_cgroups(self, groups: list[str]) -> None:
         for group in groups:

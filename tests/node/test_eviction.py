@@ -137,5 +137,5 @@ async def test_a_pod_whose_empty_dir_is_over_its_limit_leaves(disk: Path) -> Non
 
 async def _events(here: NodeWorld) -> list[Event]:
     assert here.role is not None
-    await here.role.events.flushed()
+    await here.role.events.flush()
     return list(await here.client.list(Event, "default"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.loops.inprocess import until, world
 from tests.node.nodeworld import node_world
@@ -25,6 +26,8 @@ from volplane.api.errors import Forbidden
 from volplane.api.meta import ObjectMeta
 from volplane.api.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
 from volplane.api.storage import StorageClass
+from volplane.apiserver.auth.authorize import Act
+from volplane.apiserver.strategy import User
 from volplane.cluster.accounts import account_client
 from volplane.cluster.grants import find_grants
 from volplane.cluster.images import Kit, by_account, images
@@ -32,6 +35,7 @@ from volplane.drivers import ebs
 from volplane.host import Host, NodePaths
 from volplane.node.containers.base import ContainerSpec, Mount, NotAllowed
 from volplane.node.containers.task import TaskContext, TaskRuntime
+from volplane.node.permissions import user_of
 from volplane.node.programs import Programs
 
 TENANT = "tenant"
@@ -280,6 +284,49 @@ async def test_the_account_of_a_driver_by_upstreams_role_can_provision_here() ->
 
         await until(lambda: may_patch("upstream"))
         assert not await may_patch("default")
+
+
+@pytest.mark.parametrize("right", ["of a shared cache", "of the sidecar's group"])
+async def test_a_sidecar_whose_account_loses_a_right_is_asked_to_end(right: str) -> None:
+    """It may hold a cache of all, or be in a group that the account alone would not be put into any more."""
+    resource, verbs = {
+        "of a shared cache": ("secrets", ("list", "watch")),
+        "of the sidecar's group": ("persistentvolumes", ("create",)),
+    }[right]
+    rule = PolicyRule(verbs=verbs, api_groups=("",), resources=(resource,))
+    other = PolicyRule(verbs=("get",), api_groups=("",), resources=("configmaps",))
+    async with world() as w:
+        admin = w.role("admin")
+        await admin.create(Namespace(metadata=ObjectMeta(name=TENANT)))
+        await admin.create(ClusterRole(metadata=ObjectMeta(name="r"), rules=(rule, other)))
+        bound = ClusterRoleBinding(
+            metadata=ObjectMeta(name="r"),
+            role_ref=RoleRef(api_group=RBAC, kind="ClusterRole", name="r"),
+            subjects=(Subject(kind="ServiceAccount", name="default", namespace=TENANT),),
+        )
+        await admin.create(bound)
+        user = User(*user_of(TENANT, "default"))
+
+        async def may(verb: str, plural: str) -> bool:
+            return w.core.authority.allows(user, Act(verb, plural=plural))
+
+        await until(lambda: may(verbs[0], resource))
+        at = context()
+        async with account_client(w.core, w.caches, "csi-provisioner", at) as client:
+            assert (client.cache(Secret) is w.caches.get(Secret)) is (resource == "secrets")
+            role = await admin.get(ClusterRole, "r")
+            await admin.update(structs.replace(role, rules=(rule,)))  # the one that it does not need
+            await until(lambda: lost(may("get", "configmaps")))
+            await asyncio.sleep(0)
+            assert not at.stop.is_set()
+            await admin.delete(ClusterRoleBinding, "r")
+            async with asyncio.timeout(30):
+                await at.stop.wait()
+        assert not w.core.rbac.on_change
+
+
+async def lost(right: Awaitable[bool]) -> bool:
+    return not await right
 
 
 async def apply_roles(client: Any) -> None:

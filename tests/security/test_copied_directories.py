@@ -19,6 +19,7 @@ from tests.support.up import VOLPLANE, Up, wait_until
 from volplane.base import place
 from volplane.host import devices
 from volplane.node.containers import records
+from volplane.node.copied import ASIDE, forget_original
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -161,6 +162,63 @@ def test_another_boot_may_number_devices_anew(tmp_path: Path) -> None:
     assert not place.claim(str(tmp_path), lambda _: None).copied
     file.write_text(json.dumps({**known, "device": known["device"] + 1}))
     assert place.claim(str(tmp_path), lambda _: None).copied
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[list[Path]]:
+    """Two mounted file systems; what is on top of them has the same inode."""
+    mounted: list[Path] = []
+    try:
+        for name in ("first", "second"):
+            image, target = tmp_path / f"{name}.img", tmp_path / name
+            with image.open("wb") as file:
+                file.truncate(8 << 20)
+            subprocess.run(["mkfs.ext4", "-q", image], check=True)
+            target.mkdir()
+            subprocess.run(["mount", "-o", "loop", image, target], check=True)
+            mounted.append(target)
+        yield mounted
+    finally:
+        for target in mounted:
+            subprocess.run(["umount", target], check=True)
+
+
+def test_the_copy_of_a_whole_disk_is_told_after_another_boot(disks: list[Path]) -> None:
+    first, second = disks
+    assert first.stat().st_ino == second.stat().st_ino
+    place.claim(str(first), lambda _: None)
+    file = first / place.NAME
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), "boot": "another", "device": 1}))
+    shutil.copy(file, second)
+    beside = place.Claim(copied=True, original=str(first))
+    assert place.claim(str(second), lambda _: None) == beside
+    assert place.claim(str(first), lambda _: None) == place.Claim()
+
+
+def test_a_place_without_the_id_of_its_file_system_is_told_by_its_inode(tmp_path: Path) -> None:
+    place.claim(str(tmp_path), lambda _: None)
+    file = tmp_path / place.NAME
+    known = json.loads(file.read_bytes())
+    del known["filesystem"]
+    for record, copied in ((known, False), ({**known, "inode": known["inode"] + 1}, True)):
+        file.write_text(json.dumps(record))
+        assert place.claim(str(tmp_path), lambda _: None).copied is copied
+
+
+def test_what_a_copy_of_a_copy_has_moved_aside_stays(tmp_path: Path) -> None:
+    pods, plugins = tmp_path / "pods", tmp_path / "plugins"
+    volumes = {"u/volumes/kubernetes.io~csi": "u/volumes", "u/volumeDevices": "u/volumeDevices"}
+    moved = {pods / made: target for made, target in volumes.items()}
+    moved[plugins / "kubernetes.io/csi"] = "plugins"
+    for content in ("first", "second", "third"):
+        for directory in moved:
+            directory.mkdir(parents=True)
+            (directory / "data").write_text(content)
+        forget_original(str(tmp_path), str(pods), str(plugins))
+        assert not any(directory.exists() for directory in moved)
+    for target in moved.values():
+        asides = [tmp_path / name / target / "data" for name in (ASIDE, f"{ASIDE}-2", f"{ASIDE}-3")]
+        assert [file.read_text() for file in asides] == ["first", "second", "third"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,11 @@ from msgspec import Struct
 from volplane.csi import v1
 from volplane.csi.outcome import CallError, Code
 from volplane.drivers import ebs, efs
-from volplane.drivers.efs.driver import Controller
+from volplane.drivers.efs.driver import Controller, Whole
 from volplane.drivers.efs.driver import Node as EfsNode
-from volplane.host import Host, NodePaths, mounts
+from volplane.host import Host, NodePaths, files, mounts
 from volplane.sdk import Driver, Local
+from volplane.sdk.mounting import publish_open_directory
 
 pytestmark = [pytest.mark.root]
 
@@ -49,6 +52,10 @@ OUTSIDE = {
     "the devices of the node": "/dev/victim",
     "the logs of the node": "/var/log/pods/victim",
 }
+
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+ROUNDS = 100  # of a race: a tenth of them were lost while paths were checked first and used by name
 
 
 class Machine(Struct, frozen=True):
@@ -211,6 +218,137 @@ async def test_a_share_inside_a_directory_of_a_pod_is_not_made_through_its_link(
         assert not list(victim.iterdir())
     finally:
         await host.close()
+
+
+class Nested(Struct, frozen=True):
+    """A volume inside the directory `team/data`, which a pod that mounts the volume `team` can replace."""
+
+    efs: Local
+    team: Path
+    victim: Path  # beside the driver's directory, as the machine's own are
+
+    async def create(self, name: str) -> str:
+        parameters = {"basePath": "/team/data", "subPathPattern": name, "ensureUniqueDirectory": "false"}
+        request = v1.CreateVolumeRequest(name=name, volume_capabilities=[MOUNT], parameters=parameters)
+        return str((await self.efs.call("CreateVolume", request)).volume.volume_id)
+
+    def plant_link(self) -> None:
+        (self.team / "data").rename(self.team / "kept")
+        (self.team / "data").symlink_to(self.victim)
+
+    def check_victim(self) -> None:
+        assert os.listdir(self.victim) == ["etc"]
+        assert os.listdir(self.victim / "etc") == ["passwd"]
+        for directory in (self.victim, self.victim / "etc"):
+            found = directory.stat()
+            assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, 0, 0o755)
+
+
+@asynccontextmanager
+async def nested(directory: Path) -> AsyncIterator[Nested]:
+    host, shares = Host(), efs.Shares(str(directory / "efs"))
+    victim, team = directory / "victim", directory / "efs/fs-00000001/team"
+    (victim / "etc").mkdir(parents=True)
+    (victim / "etc/passwd").write_bytes(b"x" * 9000)
+    for path in (victim, victim / "etc"):
+        path.chmod(0o755)
+        os.chown(path, 0, 0)
+    (team / "data").mkdir(parents=True)
+    driver = Whole(shares, "n", host, NodePaths(str(directory / "node")))
+    await driver.start()
+    try:
+        yield Nested(Local(driver), team, victim)
+    finally:
+        for entry in mounts.read_table().under(str(directory)):
+            mounts.unmount(entry.target, detach=True)
+        await host.close()
+
+
+async def test_to_delete_a_share_removes_nothing_that_a_planted_link_leads_to(tmp_path: Path) -> None:
+    async with nested(tmp_path) as n:
+        volume = await n.create("etc")
+        n.plant_link()
+        delete = v1.DeleteVolumeRequest(volume_id=volume)
+        with pytest.raises(CallError, match="through a symbolic link") as refused:
+            await n.efs.call("DeleteVolume", delete)
+        assert refused.value.code is Code.FAILED_PRECONDITION
+        n.check_victim()
+        (n.team / "data").unlink()
+        (n.team / "kept").rename(n.team / "data")
+        await n.efs.call("DeleteVolume", delete)
+        assert os.listdir(n.team / "data") == []
+
+
+async def test_a_link_in_the_place_of_a_share_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    async with nested(tmp_path) as n:
+        volume = await n.create("etc")
+        (n.team / "data/etc").rmdir()
+        (n.team / "data/etc").symlink_to(n.victim / "etc")
+        await n.efs.call("DeleteVolume", v1.DeleteVolumeRequest(volume_id=volume))
+        assert os.listdir(n.team / "data") == []
+        assert os.listdir(tmp_path / "efs/.removed") == []
+        n.check_victim()
+
+
+async def test_a_share_behind_a_planted_link_is_not_measured_and_the_others_are(tmp_path: Path) -> None:
+    async with nested(tmp_path) as n:
+        volume = await n.create("etc")
+        other = v1.CreateVolumeRequest(name="other", volume_capabilities=[MOUNT])
+        await n.efs.call("CreateVolume", other)
+        n.plant_link()
+        listed = await n.efs.call("ListVolumes", v1.ListVolumesRequest())
+        conditions = {e.volume.volume_id: e.status.volume_condition for e in listed.entries}
+        seen = await n.efs.call("ControllerGetVolume", v1.ControllerGetVolumeRequest(volume_id=volume))
+        for found in (conditions.pop(volume), seen.status.volume_condition):
+            assert found.abnormal
+            assert "through a symbolic link" in found.message
+        assert [c.abnormal for c in conditions.values()] == [False]
+
+
+async def test_a_directory_that_becomes_a_link_while_a_share_is_made_leads_nowhere(tmp_path: Path) -> None:
+    """Whatever the moment: a pod swaps the directory and a link to another one as fast as it can."""
+    async with nested(tmp_path) as n:
+        data, link = os.fsencode(n.team / "data"), os.fsencode(n.team / "link")
+        os.symlink(n.victim, link)
+        exchange = ctypes.CDLL(None).renameat2
+        over = threading.Event()
+
+        def swap() -> None:
+            while not over.is_set():
+                exchange(AT_FDCWD, data, AT_FDCWD, link, RENAME_EXCHANGE)
+
+        swapping = threading.Thread(target=swap)
+        swapping.start()
+        try:
+            for number in range(ROUNDS):
+                with suppress(CallError):
+                    volume = await n.create(f"v{number}")
+                    target = f"/var/lib/kubelet/pods/{number}/mount"
+                    publish = v1.NodePublishVolumeRequest(
+                        volume_id=volume, target_path=target, volume_capability=MOUNT
+                    )
+                    await n.efs.call("NodePublishVolume", publish)
+                    assert os.listdir(tmp_path / f"node/pods/{number}/mount") == []
+        finally:
+            over.set()
+            swapping.join()
+        n.check_victim()
+
+
+def test_an_open_directory_is_published_whatever_its_path_leads_to(tmp_path: Path) -> None:
+    source, victim, target = tmp_path / "source", tmp_path / "victim", tmp_path / "target"
+    source.mkdir()
+    victim.mkdir()
+    (source / "own").touch()
+    with files.open_directory(str(tmp_path), "source") as directory:
+        source.rename(tmp_path / "kept")
+        source.symlink_to(victim)
+        try:
+            for _ in range(2):
+                publish_open_directory(directory, str(target), readonly=False, alone=False)
+                assert os.listdir(target) == ["own"]
+        finally:
+            mounts.unmount(str(target), detach=True)
 
 
 class Bounded(Driver):

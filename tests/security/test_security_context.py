@@ -24,6 +24,7 @@ from volplane.node.pods.environment import ConfigError
 from volplane.node.pods.security_context import (
     CAPABILITIES,
     NO_APP_ARMOR,
+    NOT_BY_US,
     Security,
     check_pod,
     check_user,
@@ -34,6 +35,7 @@ from volplane.node.settings import NodeSettings
 from volplane.rules import sysctls
 
 RULES = strategies.of(kinds.of(Pod))
+RUNTIME_DEFAULT = {"type": "RuntimeDefault"}
 
 
 def pod(context: dict[str, Any] | None = None, *, meta: dict[str, Any] | None = None, **spec: Any) -> Pod:
@@ -340,6 +342,51 @@ async def test_a_pod_that_wants_a_user_namespace_gets_no_sandbox() -> None:
         told = await here.until_told("user namespaces")
         assert told.startswith("Failed to create pod sandbox: hostUsers is false")
         assert await here.phase() == "Pending"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("context", ["sysctl", "app armor"])
+async def test_a_status_that_says_that_a_pod_has_begun_admits_it_nowhere(context: str) -> None:
+    asked_for = sysctl("kernel.msgmax") if context == "sysctl" else {"appArmorProfile": RUNTIME_DEFAULT}
+    began = "2026-01-02T03:04:05Z"
+    told = {"name": "main", "containerID": "process://x", "image": "i", "imageID": "", "restartCount": 0}
+    main = {**told, "ready": True, "state": {"running": {"startedAt": began}}}
+    async with node_world() as here:
+        await here.pod(securityContext=asked_for)
+        status = {"phase": "Running", "startTime": began, "containerStatuses": [main]}
+        await here.client.patch(Pod, "app", "default", merge={"status": status}, subresource="status")
+        await here.start()
+        await here.until_phase("Failed")
+        assert (await _status(here)).reason == ("SysctlForbidden" if context == "sysctl" else "AppArmor")
+        await here.until_told("forbidden sysctl" if context == "sysctl" else "Cannot enforce AppArmor")
+
+
+@pytest.mark.root
+async def test_an_ephemeral_container_with_an_app_armor_profile_is_refused_and_its_pod_runs_on() -> None:
+    bad = {
+        "name": "bad",
+        "image": "i",
+        "command": ["/bin/true"],
+        "securityContext": {"appArmorProfile": RUNTIME_DEFAULT},
+    }
+    async with node_world() as here:
+        await here.start()
+        await here.pod(hostNetwork=True)  # beside a built-in image, so in the node's network
+        await here.until_ready()
+        patch = {"spec": {"ephemeralContainers": [bad]}}
+        await here.client.patch(Pod, "app", "default", merge=patch, subresource="ephemeralcontainers")
+        told = await here.until_told("Cannot enforce AppArmor")
+        assert told == f"Error: Cannot enforce AppArmor: {NOT_BY_US}"
+        (refusal,) = (await _status(here)).ephemeral_container_statuses
+        assert refusal.state.waiting.reason == "CreateContainerError"
+        await here.stop()
+        await here.start()
+
+        async def runs_again() -> bool:
+            (main,) = (await _status(here)).container_statuses
+            return bool(main.restart_count and main.ready)
+
+        await until(runs_again, here.patience)
 
 
 REFUSED_CONTAINERS: dict[str, tuple[dict[str, Any], str]] = {

@@ -17,6 +17,7 @@ from volplane.base import metrics
 log = logging.getLogger(__name__)
 
 MOST = 1 << 20  # a hard limit of a billion, as some container engines set it, is no number to plan with
+DIRECTORY = "/proc/self/fd"
 _before: list[tuple[int, int]] = []  # the limits that this process was started with
 
 
@@ -43,7 +44,10 @@ def limit() -> int:
 def open_count() -> int:
     """How many descriptors are open."""
     # Since Linux 6.2 the directory's size is the number of its entries, at the cost of one system call.
-    return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
+    try:
+        return os.stat(DIRECTORY).st_size or len(os.listdir(DIRECTORY))
+    except OSError:  # to list it takes one more, and none is left
+        return limit()
 
 
 def restore_limit(pid: int) -> None:

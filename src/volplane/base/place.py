@@ -2,11 +2,13 @@
 
 The files of a copy name the processes, networks and devices of the original. So a directory remembers its own
 inode, which a copy does not share and which stays when it is moved or renamed. A device's number may change
-with every boot, and counts only within one.
+with every boot, and counts only within one. The topmost directory of every file system of a kind has the same
+inode, so the id of the file system counts too, where it is one that stays.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 
@@ -16,6 +18,9 @@ from msgspec import Struct
 from volplane.base.files import atomic_write, set_aside
 
 NAME = "directory.json"
+EXT, BTRFS = 0xEF53, 0x9123683E  # kinds of file systems, as statfs(2) numbers them
+
+_libc = ctypes.CDLL(None)
 
 
 class Place(Struct, frozen=True):
@@ -25,10 +30,12 @@ class Place(Struct, frozen=True):
     device: int
     boot: str
     path: str
+    filesystem: int = 0  # its id; 0 if it is not known
 
     def is_at(self, other: Place) -> bool:
         same_device = self.device == other.device or self.boot != other.boot
-        return self.inode == other.inode and same_device
+        same_filesystem = self.filesystem == other.filesystem or not (self.filesystem and other.filesystem)
+        return self.inode == other.inode and same_device and same_filesystem
 
 
 class Claim(Struct, frozen=True):
@@ -56,7 +63,20 @@ def claim(directory: str, forget: Callable[[Claim], None]) -> Claim:
 
 def _place(directory: str) -> Place:
     there = os.stat(directory)
-    return Place(there.st_ino, there.st_dev, boot_id(), os.path.realpath(directory))
+    path = os.path.realpath(directory)
+    return Place(there.st_ino, there.st_dev, boot_id(), path, _filesystem(directory))
+
+
+def _filesystem(directory: str) -> int:
+    """The id of the file system, if it is made of its UUID; 0 if not.
+
+    XFS and others make it of the device's number, which a boot may change: a directory would count as a copy.
+    """
+    found = ctypes.create_string_buffer(256)  # struct statfs; it begins with the kind
+    if _libc.statfs(os.fsencode(directory), found) != 0:
+        return 0
+    kind = ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF
+    return os.statvfs(directory).f_fsid if kind in (EXT, BTRFS) else 0
 
 
 def _is_there(place: Place) -> bool:

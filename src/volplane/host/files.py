@@ -6,16 +6,18 @@ here opens a path below a volume by name twice: every step goes from a descripto
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
 from volplane.host import mounts, syscalls
 
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = 0o440
 _WRITE = 0o660
 _ENTER = 0o110
@@ -36,7 +38,7 @@ class Stats(Struct, frozen=True):
     inodes_used: int
 
 
-def stats(path: str) -> Stats:
+def stats(path: str | int) -> Stats:
     info = os.statvfs(path)
     return Stats(
         capacity=info.f_blocks * info.f_frsize,
@@ -110,6 +112,34 @@ def opened_below(root: str, subpath: str) -> Iterator[int]:
         yield current
     finally:
         os.close(current)
+
+
+@contextmanager
+def open_directory(root: str, subpath: str, *, make: bool = False) -> Iterator[int]:
+    """A descriptor of the directory `subpath` below `root`; with `make`, missing ones are created.
+
+    No step may be a link, not even one that stays inside the root: raises Escapes.
+    """
+    current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in parts(subpath):
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=current)
+            parent, current = current, _open_step(current, name, subpath)
+            os.close(parent)
+        yield current
+    finally:
+        os.close(current)
+
+
+def _open_step(parent: int, name: str, subpath: str) -> int:
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise Escapes(f"{subpath!r} leads through a symbolic link or a file: {name!r}") from error
+        raise
 
 
 def bind_below(root: str, subpath: str, target: str, *, readonly: bool = False) -> None:

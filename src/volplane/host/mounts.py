@@ -181,9 +181,10 @@ def mount(source: str, target: str, fstype: str, options: Sequence[str]) -> None
 
 @trace.timed("host", "bind")
 @failpoint.effect("host:bind")
-def bind(source: str, target: str, *, readonly: bool, recursive: bool) -> None:
+def bind(source: str, target: str, *, readonly: bool, recursive: bool, directory: int = sys.AT_FDCWD) -> None:
+    """Bind-mount `source`; if it is empty, what the descriptor `directory` is open for."""
     try:
-        with clone(source, recursive=recursive) as tree:
+        with clone(source, recursive=recursive, directory=directory) as tree:
             if readonly:
                 set_readonly(tree)
             sys.move_mount(tree, target)

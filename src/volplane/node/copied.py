@@ -25,7 +25,7 @@ DERIVED = ("configmap", "secret", "projected", "downward-api")
 def forget_original(root: str, pods: str, plugins: str) -> None:
     """`root` is the node's directory, `pods` and `plugins` those in it."""
     forget_addresses(pods)
-    aside = os.path.join(root, ASIDE)
+    aside = _choose_name(os.path.join(root, ASIDE))
     places = {f"{plugins}/kubernetes.io/csi": f"{aside}/plugins"}
     for uid in _listed(pods):
         for kind in DERIVED:
@@ -38,6 +38,12 @@ def forget_original(root: str, pods: str, plugins: str) -> None:
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
         os.rename(place, target)
         log.warning("%s holds files that were copied from mounted volumes: moved to %s", place, target)
+
+
+def _choose_name(path: str) -> str:
+    """A name that is not in use: a copy of a copy has what was moved aside in the first one."""
+    names = (path, *(f"{path}-{number}" for number in range(2, 1 << 16)))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def _remove_empty(place: str) -> bool:

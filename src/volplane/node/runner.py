@@ -148,9 +148,11 @@ class NodeRole:
         budget = DescriptorBudget(self.runtimes.is_builtin, self.object.set_pressure)
         self.object.on_heartbeat = budget.look
         shared.admission = Admission(
-            partial(check_pod, allowed=allowed, app_armor=app_armor),
-            lambda pod: check_disk_pressure(pod, disk_pressure=self.object.has_pressure(DISK_PRESSURE)),
-            budget.check,
+            security=(partial(check_pod, allowed=allowed, app_armor=app_armor),),
+            resources=(
+                lambda pod: check_disk_pressure(pod, disk_pressure=self.object.has_pressure(DISK_PRESSURE)),
+                budget.check,
+            ),
             on_started=budget.pod_started,
             on_ended=budget.pod_ended,
         )

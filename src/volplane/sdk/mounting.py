@@ -215,28 +215,38 @@ def _publish(staging: str, target: str, *, readonly: bool, alone: bool) -> None:
 
 
 def _publish_directory(source: str, target: str, *, readonly: bool, alone: bool) -> None:
-    if not os.path.isdir(source):
-        raise NotFound(f"there is no directory {source}")
+    try:
+        directory = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound(f"there is no directory {source}") from error
+    try:
+        publish_open_directory(directory, target, readonly=readonly, alone=alone)
+    finally:
+        os.close(directory)
+
+
+def publish_open_directory(directory: int, target: str, *, readonly: bool, alone: bool) -> None:
+    """Bind the directory that a descriptor is open for, whatever its path leads to by now. Blocks."""
     table = mounts.read_table()
     held = table.at(target)
     if held is not None:
-        if not os.path.samefile(source, target):
+        if not os.path.samestat(os.fstat(directory), os.stat(target)):
             raise AlreadyExists(f"{target} is taken by {held.root} of {held.source}")
         if held.readonly != readonly:
             raise AlreadyExists(f"{target} is published {'read-only' if held.readonly else 'writable'}")
         return
-    if alone and (elsewhere := _shown_at(table, source)):
+    if alone and (elsewhere := _shown_at(table, directory)):
         raise FailedPrecondition(f"the volume is published at {elsewhere}, and it is for one writer only")
     os.makedirs(target, 0o750, exist_ok=True)
-    mounts.bind(source, target, readonly=readonly, recursive=False)
+    mounts.bind("", target, readonly=readonly, recursive=False, directory=directory)
 
 
-def _shown_at(table: MountTable, directory: str) -> str:
+def _shown_at(table: MountTable, directory: int) -> str:
     """Where a directory is bound to."""
-    name = os.path.basename(directory)
+    name, ours = os.path.basename(os.readlink(f"/proc/self/fd/{directory}")), os.fstat(directory)
     for entry in table.mentioning(f"/{name} "):
         with suppress(OSError):
-            if entry.root.endswith(f"/{name}") and os.path.samefile(entry.target, directory):
+            if entry.root.endswith(f"/{name}") and os.path.samestat(os.stat(entry.target), ours):
                 return entry.target
     return ""
 

@@ -7,8 +7,9 @@ reported as abnormal, and its claim can be expanded. Everybody shares the space 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from volplane.csi import v1
 from volplane.drivers.efs import parameters, shares
@@ -26,9 +27,11 @@ from volplane.sdk.errors import (
     OutOfRange,
     ResourceExhausted,
 )
-from volplane.sdk.mounting import Mounter, node_path
+from volplane.sdk.mounting import Mounter, node_path, publish_open_directory
 
 NAME, VERSION = "efs.csi.aws.com", "0.1.0"
+
+T = TypeVar("T")
 
 _Mode = v1.VolumeCapability.AccessMode
 
@@ -57,7 +60,7 @@ class Controller(Driver):
         if known is None:
             async with self._giving:
                 point = await self._point(request, wanted, size)
-                known = await self._host.call(_create, self._shares, point)
+                known = await self._host.call(_refuse_links, self._shares.create, point)
         if not _fits(known, request.capacity_range, wanted):
             raise AlreadyExists(f"{request.name} exists, and is not what is asked for")
         return v1.CreateVolumeResponse(volume=_shown(known))
@@ -92,7 +95,7 @@ class Controller(Driver):
     async def delete_volume(self, request: v1.DeleteVolumeRequest) -> v1.DeleteVolumeResponse:
         point = await self._host.call(self._shares.get, point_of(request.volume_id))
         if point is not None and point.handle == request.volume_id:
-            await self._host.call(self._shares.remove, point)
+            await self._host.call(_refuse_links, self._shares.remove, point)
         return v1.DeleteVolumeResponse()
 
     async def validate_volume_capabilities(
@@ -126,16 +129,16 @@ class Controller(Driver):
         return v1.ListVolumesResponse(entries=entries, next_token=token)
 
     async def _entry(self, point: Point) -> v1.ListVolumesResponse.Entry:
-        taken = (await self._host.call(shares.usage, self._shares.directory(point))).used
-        status = v1.ListVolumesResponse.VolumeStatus(volume_condition=condition(point, taken))
+        found = await self._host.call(_condition_of, self._shares, point)
+        status = v1.ListVolumesResponse.VolumeStatus(volume_condition=found)
         return v1.ListVolumesResponse.Entry(volume=_shown(point), status=status)
 
     async def controller_get_volume(
         self, request: v1.ControllerGetVolumeRequest
     ) -> v1.ControllerGetVolumeResponse:
         point = await known_point(self._shares, self._host, request.volume_id)
-        taken = (await self._host.call(shares.usage, self._shares.directory(point))).used
-        status = v1.ControllerGetVolumeResponse.VolumeStatus(volume_condition=condition(point, taken))
+        found = await self._host.call(_condition_of, self._shares, point)
+        status = v1.ControllerGetVolumeResponse.VolumeStatus(volume_condition=found)
         return v1.ControllerGetVolumeResponse(volume=_shown(point), status=status)
 
     async def controller_expand_volume(
@@ -174,8 +177,10 @@ class Node(Driver):
             await asyncio.sleep(seconds)
         mode = request.volume_capability.access_mode.mode
         reads = mode in (_Mode.MULTI_NODE_READER_ONLY, _Mode.SINGLE_NODE_READER_ONLY)
-        await self._mounter.publish_directory(
-            await self._host.call(_safe_directory, self._shares, point),
+        await self._host.call(
+            _publish,
+            self._shares,
+            point,
             target,
             readonly=request.readonly or reads or "ro" in request.volume_capability.mount.mount_flags,
             alone=mode == _Mode.SINGLE_NODE_SINGLE_WRITER,
@@ -195,7 +200,7 @@ class Node(Driver):
         if not await self._host.is_mount(path):
             raise NotFound(f"nothing is published at {path}")
         point = await known_point(self._shares, self._host, request.volume_id)
-        s = await self._host.call(shares.usage, path)
+        s = await self._host.call(shares.usage_at, path)
         unit = v1.VolumeUsage
         left = max(0, min(point.size - s.used, s.available))
         usage = [
@@ -220,18 +225,29 @@ async def known_point(shares: Shares, host: Host, handle: str) -> Point:
     return point
 
 
-def _create(shares: Shares, point: Point) -> Point:
+def _refuse_links(call: Callable[[Point], T], point: Point) -> T:
     try:
-        return shares.create(point)
+        return call(point)
     except files.Escapes as error:
-        raise FailedPrecondition(str(error)) from error
+        raise FailedPrecondition(f"the directory of {point.handle} cannot be used: {error}") from error
 
 
-def _safe_directory(shares: Shares, point: Point) -> str:
+def _publish(shares: Shares, point: Point, target: str, *, readonly: bool, alone: bool) -> None:
+    def bind(point: Point) -> None:
+        with shares.open_directory(point) as directory:
+            publish_open_directory(directory, target, readonly=readonly, alone=alone)
+
     try:
-        return shares.safe_directory(point)
-    except files.Escapes as error:
-        raise FailedPrecondition(str(error)) from error
+        _refuse_links(bind, point)
+    except FileNotFoundError as error:
+        raise NotFound(f"the directory of {point.handle} is gone") from error
+
+
+def _condition_of(shares: Shares, point: Point) -> v1.VolumeCondition:
+    try:
+        return condition(point, shares.usage(point).used)
+    except OSError as error:  # of one volume: the others are listed all the same
+        return v1.VolumeCondition(abnormal=True, message=f"its directory cannot be read: {error}")
 
 
 def condition(point: Point, taken: int) -> v1.VolumeCondition:

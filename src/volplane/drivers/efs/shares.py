@@ -4,6 +4,9 @@
     <root>/.points/<access point>.json      who owns it, how large it may become
     <root>/.removed/…                       on its way out
 
+A directory may lie in one that a pod can write to, and there any name may become a link at any moment. So
+every step goes from a descriptor to the next, and links are refused.
+
 A volume's id follows from its name, so creating twice is creating once. The record is written after the
 directory and removed after it: a record always has its directory, unless it is being removed.
 
@@ -19,13 +22,13 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import msgspec
 from msgspec import Struct
 
 from volplane.base import failpoint
-from volplane.base.files import atomic_write, sync_directory
+from volplane.base.files import atomic_write
 from volplane.host import Stats, files
 
 log = logging.getLogger(__name__)
@@ -84,15 +87,22 @@ class Shares:
         for name in os.listdir(self._removed):
             _remove_tree(os.path.join(self._removed, name))
 
-    def directory(self, point: Point) -> str:
-        return os.path.join(self._root, point.file_system, point.path)
+    @contextmanager
+    def open_directory(self, point: Point) -> Iterator[int]:
+        """A descriptor of the directory. Raises Escapes, or FileNotFoundError."""
+        with files.open_directory(self._root, f"{point.file_system}/{point.path}") as directory:
+            yield directory
 
-    def safe_directory(self, point: Point) -> str:
-        """The directory, unless a link leads elsewhere: it may lie in one that a pod can write to."""
-        path = self.directory(point)
-        if os.path.realpath(path) != path:
-            raise files.Escapes(f"the directory of {point.handle} is reached through a symbolic link")
-        return path
+    @contextmanager
+    def _open_parent(self, point: Point, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """A descriptor of the directory that the point's directory is in, and its name there."""
+        path, name = os.path.split(f"{point.file_system}/{point.path}")
+        with files.open_directory(self._root, path, make=make) as parent:
+            yield parent, name
+
+    def usage(self, point: Point) -> Stats:
+        with self.open_directory(point) as directory:
+            return usage(directory)
 
     def get(self, point: str) -> Point | None:
         """None if there is none. Raises UnreadableRecord: its directory may hold somebody's data."""
@@ -121,15 +131,15 @@ class Shares:
         self.prepare()
         if known := self.get(point.id):
             return known
-        path = self.safe_directory(point)
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        failpoint.hit("efs:CreateVolume:directory")
-        # A directory that others could write to while it has no owner would not be theirs alone.
-        os.chown(path, point.uid, point.gid)
-        os.chmod(path, point.mode)
-        sync_directory(os.path.dirname(path))  # a record that outlives a power cut has its directory
+        with self._open_parent(point, make=True) as (parent, name):
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=parent)
+            failpoint.hit("efs:CreateVolume:directory")
+            with files.open_directory(f"/proc/self/fd/{parent}", name) as directory:
+                # A directory that others could write to while it has no owner would not be theirs alone.
+                os.fchown(directory, point.uid, point.gid)
+                os.fchmod(directory, point.mode)
+            os.fsync(parent)  # a record that outlives a power cut has its directory
         self._write(point)
         return point
 
@@ -139,11 +149,11 @@ class Shares:
         return changed
 
     def remove(self, point: Point) -> None:
-        """The data first goes out of sight in one step; to delete it may take long."""
+        """The data first goes out of sight in one step; to delete it may take long. Raises Escapes."""
         self.prepare()
         aside = os.path.join(self._removed, point.id)
-        with suppress(FileNotFoundError):
-            os.rename(self.directory(point), aside)
+        with suppress(FileNotFoundError), self._open_parent(point) as (parent, name):
+            os.rename(name, aside, src_dir_fd=parent)
         failpoint.hit("efs:DeleteVolume:aside")
         _remove_tree(aside)
         with suppress(FileNotFoundError):
@@ -167,14 +177,22 @@ class Shares:
         atomic_write(self._record(point.id), msgspec.json.encode(point), durable=True)
 
 
-def usage(directory: str) -> Stats:
-    """What a directory's files take; a file with several names counts once."""
+def usage_at(path: str) -> Stats:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return usage(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def usage(directory: int) -> Stats:
+    """What the files of an open directory take; a file with several names counts once."""
     seen: set[tuple[int, int]] = set()
     taken = 0
-    for place, _, names in os.walk(directory):
+    for _, _, names, place in os.fwalk(".", dir_fd=directory):
         for name in (".", *names):
             with suppress(FileNotFoundError):
-                found = os.lstat(os.path.join(place, name))
+                found = os.stat(name, dir_fd=place, follow_symlinks=False)
                 if (found.st_dev, found.st_ino) not in seen:
                     seen.add((found.st_dev, found.st_ino))
                     taken += 0 if stat.S_ISDIR(found.st_mode) else found.st_blocks * 512
@@ -190,5 +208,8 @@ def usage(directory: str) -> Stats:
 
 
 def _remove_tree(path: str) -> None:
-    if os.path.lexists(path):
+    """Delete what was put aside; a pod may have put a link or a file in the place of its directory."""
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)  # it follows no links
+    elif os.path.lexists(path):
+        os.unlink(path)

@@ -22,7 +22,6 @@ from volplane.api.core import (
 from volplane.node.admission import Rejection
 from volplane.node.containers.base import DEFAULT_CAPABILITIES, ProcMount
 from volplane.node.pods.environment import ConfigError, CreateError
-from volplane.node.pods.records import all_containers
 from volplane.rules import sysctls
 
 SYSCTL_FORBIDDEN, APP_ARMOR, WRONG_OS = "SysctlForbidden", "AppArmor", "PodOSNotSupported"
@@ -75,7 +74,8 @@ def check_pod(pod: Pod, allowed: sysctls.Allowed, app_armor: str = NO_APP_ARMOR)
         why = allowed.refusal(sysctl.name, host_network=pod.spec.host_network, host_ipc=pod.spec.host_ipc)
         if why:
             return Rejection(SYSCTL_FORBIDDEN, f"forbidden sysctl: {why}")
-    if any(_wants_app_armor(pod, container) for container in all_containers(pod)):
+    # An ephemeral container is refused by itself, when it is created: the others run already.
+    if any(_wants_app_armor(pod, c) for c in (*pod.spec.init_containers, *pod.spec.containers)):
         return Rejection(APP_ARMOR, f"Cannot enforce AppArmor: {app_armor}")
     return None
 
@@ -106,6 +106,8 @@ def refuse_sandbox(pod: Pod) -> str:
 
 def resolve(pod: Pod, container: Container, *, seccomp_default: bool = False) -> Security:
     """What the container says itself counts more than what its pod says. Raises ConfigError."""
+    if _wants_app_armor(pod, container):
+        raise CreateError(f"Cannot enforce AppArmor: {NOT_BY_US}")
     own = container.security_context or SecurityContext()
     shared = pod.spec.security_context or PodSecurityContext()
     profile = _seccomp(own, shared, seccomp_default=seccomp_default)

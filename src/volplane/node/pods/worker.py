@@ -88,6 +88,7 @@ class PodWorker:
         self._volumes_ready = asyncio.Event()
         self._joined = asyncio.Event()
         self._place: Place | None = None  # in the network
+        self._has_run = False  # an earlier life has started containers of it, whatever its status says
         self._pids: list[int] = []  # of containers that an earlier life has started
         self.ended = asyncio.Event()  # its containers have, for good
         self.unmounted = asyncio.Event()
@@ -200,11 +201,12 @@ class PodWorker:
             await self._remove()
 
     def _reject(self) -> bool:
-        """Whether the node refuses to start the pod. One that has begun here is not checked again."""
-        begun = any(record.current is not None for record in self.records.values())
-        if begun or self.pod.status.phase not in ("", "Pending"):
+        """Whether the node refuses to start the pod. One that has run here is not checked again."""
+        if self._has_run:
             return False
-        rejection = self.shared.admission.check(self.pod)
+        reported = any(record.current is not None for record in self.records.values())
+        begun = reported or self.pod.status.phase not in ("", "Pending")
+        rejection = self.shared.admission.check(self.pod, begun=begun)
         if rejection is None:
             return False
         self._is_rejected = True
@@ -228,6 +230,7 @@ class PodWorker:
     async def _adopt(self) -> None:
         states = await self.shared.kit.runtimes.of_pod(self.uid)
         interrupted = self.shared.interrupted.get(self.uid, {})
+        self._has_run = bool(states)
         self._pids = [state.pid for state in states if state.running and state.pid]
         self.records = adopt(self.pod, states, interrupted, self.shared.kit.runtimes, clock.stamp())
         init = {c.name for c in self.pod.spec.init_containers}

@@ -6,7 +6,7 @@ binding changes; inside it every answer is remembered too. So the usual question
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from volplane.api.rbac import (
@@ -95,6 +95,7 @@ class Rbac:
         self._bindings: dict[str, dict[str, Binding]] = {}  # by namespace ("": everywhere), then by name
         self._by_subject: dict[str, dict[Who, set[str]]] = {}  # names of bindings, likewise
         self._views: dict[tuple[str, tuple[str, ...], str], View] = {}
+        self.on_change: set[Callable[[], None]] = set()  # called after each change of a role or a binding
 
     # --- asking
 
@@ -159,7 +160,7 @@ class Rbac:
             case RoleBinding() | ClusterRoleBinding():
                 self._unbind(key)
                 self._bind(key, obj)
-        self._views.clear()
+        self._forget()
 
     def drop(self, type: type[Any], key: str) -> None:
         if type is ClusterRole:
@@ -168,7 +169,12 @@ class Rbac:
             self.roles.pop(key, None)
         else:
             self._unbind(key)
+        self._forget()
+
+    def _forget(self) -> None:
         self._views.clear()
+        for tell in tuple(self.on_change):
+            tell()
 
     def _bind(self, key: str, binding: Binding) -> None:
         scope, _, name = key.rpartition("/")

@@ -99,7 +99,7 @@ def test_a_copy_runs_beside_the_original_and_touches_nothing_of_it(original: Up,
         copy.kubectl("delete", "pod", "user")
         assert Belongings(original) == before
         assert copy.stop() == 0, copy.log()
-    assert not (left := machine.leftovers(copy.directory)), f"{left}\n{copy.log()}"
+    assert not (left := copy.leftovers()), f"{left}\n{copy.log()}"
     assert "Traceback" not in copy.log(1000)
     assert Belongings(original) == before
     assert is_at_work(original)
@@ -132,7 +132,7 @@ def test_a_moved_or_restored_directory_keeps_its_port(tmp_path: Path) -> None:
     with cluster(moved.directory) as restored:
         assert "was copied" in restored.log()
         assert restored.memory().port == port
-    assert not machine.leftovers(tmp_path)
+    assert not restored.leftovers()
 
 
 # --- how it is told

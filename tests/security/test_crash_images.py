@@ -322,7 +322,7 @@ def _check_cluster(up: Up, before: Acknowledged) -> None:
         assert up.stop() == 0, up.log()
         said = up.output.read_text(errors="replace")
         assert "Traceback" not in said, said
-        assert not (left := machine.leftovers(up.directory)), left
+        assert not (left := up.leftovers()), left
     finally:
         if up.process is not None and up.process.poll() is None:
             cut_power(up)

@@ -139,7 +139,7 @@ def _check_refusal(stopped: Stopped, file: str) -> None:
     assert up.process.returncode == 1, up.log()
     assert last.startswith("volplane: "), up.log()
     assert re.sub("-(wal|shm)$", "", file) in last, up.log()  # of a database, its own name says enough
-    assert not machine.leftovers(up.directory)
+    assert not (left := up.leftovers()), left
 
 
 def _check_start(stopped: Stopped, file: str) -> None:
@@ -147,7 +147,7 @@ def _check_start(stopped: Stopped, file: str) -> None:
     if not file.startswith("state.db"):  # without its log it has what was in it at the last checkpoint
         assert objects(up) >= stopped.objects
     assert up.stop() == 0, up.log()
-    assert not machine.leftovers(up.directory)
+    assert not (left := up.leftovers()), left
 
 
 def _check_disks(stopped: Stopped, file: str) -> None:

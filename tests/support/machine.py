@@ -14,6 +14,8 @@ from pathlib import Path
 from volplane.host import devices
 from volplane.host.netlink import Netlink, delete_link
 
+MOUNTED = " mounted"
+
 
 def mounts(directory: Path) -> list[str]:
     """Mount points below the directory, in the order in which they were made."""
@@ -65,7 +67,7 @@ def _ties(pid: int, place: str) -> Iterator[str]:
         if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
             for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
                 if place in line:
-                    yield f"{arguments} has {line.split()[4]} mounted"
+                    yield f"{arguments} has {line.split()[4]}{MOUNTED}"
 
 
 def leftovers(directory: Path) -> dict[str, object]:
@@ -78,12 +80,30 @@ def leftovers(directory: Path) -> dict[str, object]:
     return {what: left for what, left in found.items() if left}
 
 
+def kill(directory: Path) -> None:
+    """End the processes of a directory, and nobody else's.
+
+    Who makes a mount namespace anywhere on the machine has a copy of our mounts in it, at the same places,
+    and is somebody else: another worker of this run, or another run.
+    """
+    for pid, why in processes(directory).items():
+        if not why.endswith(f"{MOUNTED}") or not _is_copied(pid, str(directory)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_copied(pid: int, place: str) -> bool:
+    """Whether all that ties a process to the place are mounts that it has where we have them."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+        return all(place in line.split()[4] for line in lines if place in line)
+    return True  # it has ended
+
+
 def purge(directory: Path) -> None:
     """After a failed test: give back what it took, whatever state it is in."""
     for _ in range(10):
-        for pid in processes(directory):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(directory)
         for target in reversed(mounts(directory)):
             subprocess.run(["umount", "-l", target], check=False, capture_output=True)
         for name in interfaces(directory):

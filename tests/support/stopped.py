@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,15 +79,13 @@ def is_at_work(up: Up) -> bool:
 def cut_power(up: Up) -> None:
     """End all that a machine loses: processes, mounts, loop devices, networks. Only files stay."""
     up.kill()
-    for pid in machine.processes(up.directory):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    machine.kill(up.directory)
     # What pins a pod's device is bound to it by a name that goes with the mounts.
     pins = [device for device, file in devices.loops().items() if file.startswith(f"{up.directory}/n/")]
     for device in pins:
         wait_until(f"{device} is free", partial(_detach, device))
     machine.purge(up.directory)
-    assert not (left := machine.leftovers(up.directory)), left
+    assert not (left := up.leftovers()), left
 
 
 def _detach(device: str) -> bool:

@@ -123,8 +123,10 @@ class Up:
         return self.is_ready()
 
     def is_ready(self) -> bool:
-        ready = self.directory / "ready"
-        return ready.exists() and ready.read_text().strip() == str(self.pid)
+        try:
+            return (self.directory / "ready").read_text().strip() == str(self.pid)
+        except FileNotFoundError:
+            return False
 
     def memory(self) -> Memory:
         """What it has written down for its next start."""

@@ -171,6 +171,7 @@ def pick(stopped: Stopped, pattern: str) -> str:
         ("cluster.json", cut_short, True),
         ("cloud/disks/*.img", remove, True),
         ("pki/ca.key", cut_short, False),
+        ("pki/apiserver.key", make_directory, False),
         ("state.db", empty, False),
         ("cloud/state.db", garble, False),
     ],

@@ -81,7 +81,7 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the disk of {error.filename or 'the data directory'}"
     if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
+        return f"{error.filename2 or error.filename}: {error.strerror}"  # of a rename, what is in its way
     return ""
 
 

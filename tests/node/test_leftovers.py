@@ -35,8 +35,10 @@ async def started(here: NodeWorld) -> None:
 
 
 def left(here: NodeWorld) -> list[str]:
-    csi = Path(here.paths.real(f"{here.paths.plugins}/kubernetes.io/csi"))
-    return [*os.listdir(here.paths.real(here.paths.pods)), *map(str, csi.rglob("*")), *here.mounted()]
+    # By os.walk, because directories go while this looks, and it passes over those.
+    csi = os.walk(here.paths.real(f"{here.paths.plugins}/kubernetes.io/csi"))
+    staged = [os.path.join(place, name) for place, folders, files in csi for name in (*folders, *files)]
+    return [*os.listdir(here.paths.real(here.paths.pods)), *staged, *here.mounted()]
 
 
 async def until_clean(here: NodeWorld) -> None:

@@ -23,6 +23,8 @@ from volplane.csi.registration import Notice, Registrar
 from volplane.node.plugins import highest
 from volplane.sdk import Server
 
+NODE_ID = "csi.volume.kubernetes.io/nodeid"
+
 pytestmark = pytest.mark.root
 
 
@@ -315,13 +317,14 @@ async def test_a_driver_is_upgraded_while_its_volumes_are_mounted() -> None:
         await here.stop_driver()
 
         async def deregistered() -> bool:
-            return await drivers(here) == []
+            """Gone from the CSINode, and then from the Node's annotation."""
+            node = await here.client.get(Node, NODE)
+            return await drivers(here) == [] and NODE_ID not in node.metadata.annotations
 
         await until(deregistered)
         assert here.mounted() == mounted
         node = await here.client.get(Node, NODE)
         assert node.metadata.labels["topology.disks.test/zone"] == "a"
-        assert "csi.volume.kubernetes.io/nodeid" not in node.metadata.annotations
         await here.start_driver()
         await here.registered()
         assert here.mounted() == mounted

@@ -76,7 +76,7 @@ async def test_a_write_fails_alike_over_https_and_in_process_and_goes_on_when_th
         assert REFUSED in answer.json["message"]
         with pytest.raises(InsufficientStorage, match=REFUSED):
             await local.create(ConfigMap(metadata=ObjectMeta(name="new", namespace="default")))
-        large = {"data": {"a": "x" * 50_000}}
+        large = {"data": {"a": "x" * 100_000}}
         with pytest.raises(InsufficientStorage):
             await local.patch(ConfigMap, "old", "default", merge=large)
         assert (await api.get("/readyz")).status == 500
